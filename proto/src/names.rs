@@ -1,0 +1,1 @@
+//! Topic and group names: legal characters, lengths, the built-in ones. Source: wire-protocol sheet 14.

@@ -1,0 +1,95 @@
+//! The io seam: what could differ between two runs is behind it, the clock too. Two implementations: `GlommioIo` (production) and
+//! `SimIo` (the simulated disk, feature `sim`).
+pub mod glommio;
+#[cfg(feature = "sim")]
+pub mod sim;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Direct reads and writes are whole multiples of this, at multiples of it.
+pub const ALIGN: usize = 4096;
+const WRITE_TRIES: usize = 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+    /// Made when missing; contents kept.
+    Create,
+    /// Refused with `AlreadyExists` when there.
+    CreateNew,
+}
+
+/// `direct`: O_DIRECT, buffers and offsets aligned to [`ALIGN`]; otherwise through the page cache, any alignment.
+#[derive(Clone, Copy, Debug)]
+pub struct Open {
+    pub access: Access,
+    pub direct: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    pub bytes: u64,
+    pub modified_ms: i64,
+    pub is_dir: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    pub total_bytes: u64,
+    /// Free to this process.
+    pub free_bytes: u64,
+}
+
+#[allow(async_fn_in_trait)] // futures stay on their core
+pub trait Io: Clone + 'static {
+    type File: File;
+    async fn open(&self, path: &Path, how: Open) -> io::Result<Self::File>;
+    /// Names in a directory, sorted, directories included; `NotFound` when it is missing.
+    async fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
+    async fn metadata(&self, path: &Path) -> io::Result<Metadata>;
+    /// With parents; no error when there.
+    async fn create_dir(&self, path: &Path) -> io::Result<()>;
+    async fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    async fn remove(&self, path: &Path) -> io::Result<()>;
+    /// An empty directory.
+    async fn remove_dir(&self, path: &Path) -> io::Result<()>;
+    /// Names in it are durable after this.
+    async fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    async fn space(&self, path: &Path) -> io::Result<Space>;
+    /// Wall clock, ms since the epoch.
+    fn now_ms(&self) -> i64;
+}
+
+#[allow(async_fn_in_trait)]
+pub trait File: 'static {
+    type Buf: AsRef<[u8]> + AsMut<[u8]> + 'static;
+    /// Zeroed, aligned.
+    fn buffer(&self, bytes: usize) -> Self::Buf;
+    /// May be short. The buffer comes back in every case.
+    async fn write_at(&self, at: u64, buf: Self::Buf) -> (io::Result<usize>, Self::Buf);
+    /// May be short at the end of the file.
+    async fn read_at(&self, at: u64, bytes: usize) -> io::Result<Self::Buf>;
+    /// Allocates blocks for `bytes` from the start and makes the file at least that long.
+    async fn allocate(&self, bytes: u64) -> io::Result<()>;
+    async fn set_len(&self, bytes: u64) -> io::Result<()>;
+    async fn len(&self) -> io::Result<u64>;
+    async fn datasync(&self) -> io::Result<()>;
+    /// fsync: length and all metadata too.
+    async fn sync(&self) -> io::Result<()>;
+}
+
+/// A short write is repeated whole: the range has one writer and the bytes are the same. The buffer comes back in every case.
+pub async fn write_all<F: File>(file: &F, at: u64, mut buf: F::Buf) -> (io::Result<()>, F::Buf) {
+    for _ in 0..WRITE_TRIES {
+        let (wrote, back) = file.write_at(at, buf).await;
+        buf = back;
+        match wrote {
+            Ok(n) if n == buf.as_ref().len() => return (Ok(()), buf),
+            Ok(_) => {}
+            Err(e) => return (Err(e), buf),
+        }
+    }
+    (Err(io::ErrorKind::WriteZero.into()), buf)
+}

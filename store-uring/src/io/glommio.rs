@@ -1,0 +1,1 @@
+//! The production io: glommio files, O_DIRECT for the log.

@@ -1,0 +1,68 @@
+//! The log and everything derived from it. Never spawns, never sees a channel, never sees a socket; all files through [`io::Io`].
+pub mod batch;
+pub mod checkpoint;
+pub mod commit_log;
+pub mod consume_queue;
+pub mod dispatch;
+pub mod index;
+pub mod io;
+pub mod json_table;
+pub mod lock;
+pub mod log_reader;
+pub mod open;
+pub mod retention;
+pub mod segment;
+
+use std::path::PathBuf;
+use thiserror::Error;
+use uringmq_proto::types::PhyOffset;
+
+#[derive(Debug, Error)]
+pub enum StoreError {
+    #[error("record of {bytes} bytes, limit {max}")]
+    TooLarge { bytes: usize, max: usize },
+    #[error("no space for segment {0}")]
+    NoSpace(PhyOffset),
+    #[error("writes stopped after a failed {op} at {at}")]
+    Poisoned { op: &'static str, at: PhyOffset },
+    #[error("record at {at}: {what}")]
+    Corrupt { at: PhyOffset, what: &'static str },
+    /// The log no longer (or not yet) holds this offset.
+    #[error("offset {0} is outside the log")]
+    OutOfRange(PhyOffset),
+    #[error("{op} at {at}: {source}")]
+    Io { op: &'static str, at: PhyOffset, #[source] source: std::io::Error },
+    #[error("{op} {path}: {source}")]
+    File { op: &'static str, path: PathBuf, #[source] source: std::io::Error },
+    /// A file that recovery must not guess about; the text says what and the cure.
+    #[error("{path}: {what}")]
+    Refused { path: PathBuf, what: String },
+}
+
+/// Where the store lies and how big its files are; the broker's configuration in the store's words.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// `storePathRootDir`.
+    pub root: PathBuf,
+    /// `storePathCommitLog`.
+    pub commit_log_dir: PathBuf,
+    /// `mappedFileSizeCommitLog`; a multiple of 4096.
+    pub segment_bytes: u64,
+    /// `mappedFileSizeConsumeQueue`, rounded up to a multiple of 20.
+    pub queue_file_bytes: u64,
+    /// `messageIndexEnable`.
+    pub index_enabled: bool,
+    /// `maxHashSlotNum` and `maxIndexNum`.
+    pub index_slots: u32,
+    pub index_items: u32,
+    /// `messageDelayLevel` in ms, level 1 first.
+    pub delay_levels_ms: Vec<u64>,
+    /// `maxMessageSize` + 64 KiB: the largest record.
+    pub record_bytes_max: usize,
+    /// Most bytes of one write of the log.
+    pub batch_bytes_max: usize,
+    /// How far ahead of the tail a fresh segment is written with zeros; 0 switches it off.
+    pub warm_ahead_bytes: u64,
+    /// Most bytes of a reader's block cache (cold reads), per shard.
+    pub read_cache_bytes: usize,
+}

@@ -1,0 +1,1 @@
+//! One fixed-length file of the log: name, preallocation, warming, removal.
