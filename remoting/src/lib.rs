@@ -1,0 +1,61 @@
+//! The only crate with sockets: framed connections on glommio, for two servers and every client of ours.
+//! Knows frames and commands, not what they mean.
+pub mod client;
+pub mod connection;
+pub mod listener;
+pub mod stop;
+
+use connection::Conn;
+use std::rc::Rc;
+use uringmq_proto::command::Command;
+
+/// Names a connection from any core. `serial` is never reused while the process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId {
+    pub shard: u16,
+    pub serial: u64,
+}
+
+/// What a server does with its connections; one value per shard. All calls are synchronous and happen on the shard that owns the
+/// socket; what needs to wait is spawned or sent elsewhere.
+pub trait Service: 'static {
+    fn on_open(&self, conn: &Rc<Conn>) {
+        let _ = conn;
+    }
+    /// A request, in the order of reading. `frame` is the whole frame, its length prefix included.
+    fn on_request(&self, conn: &Rc<Conn>, cmd: &Command<'_>, frame: &[u8]);
+    /// Everything that one read brought was handed over: the place to push what was gathered.
+    fn on_turn(&self, conn: &Rc<Conn>) {
+        let _ = conn;
+    }
+    /// The socket is gone (peer, error, idle or `Conn::close`); called once.
+    fn on_close(&self, conn: &Rc<Conn>) {
+        let _ = conn;
+    }
+}
+
+/// Limits of a server's or client's connections.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Closed when nothing was read or written for so long.
+    pub idle_ms: u64,
+    /// One read takes at most so much (also the smallest read buffer kept by a busy connection; an idle one keeps none).
+    pub read_bytes: usize,
+    /// A connection stops reading while more than this waits to be sent, or is held by requests in flight.
+    pub out_bytes_high: usize,
+    pub held_bytes_high: usize,
+    /// All partly received frames of a shard together.
+    pub receive_budget_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            idle_ms: 120_000,
+            read_bytes: 256 * 1024,
+            out_bytes_high: 8 * 1024 * 1024,
+            held_bytes_high: 32 * 1024 * 1024,
+            receive_budget_bytes: 256 * 1024 * 1024,
+        }
+    }
+}
