@@ -1,0 +1,189 @@
+//! What every shard holds, and `on(msg)`. State is plain fields behind cells that are never borrowed across an await.
+pub mod appends;
+pub mod dispatch;
+pub mod offsets;
+pub mod pulls;
+pub mod queues;
+pub mod requests_in;
+pub mod tail_cache;
+
+use crate::config::BrokerConfig;
+use crate::control::Control;
+use crate::mesh::{Forward, Mesh, Msg};
+use crate::placement::{self, ShardId};
+use crate::requests::Origin;
+use crate::snapshot::{GroupTable, Topic, TopicTable};
+use crate::writer::Writer;
+use crate::{Index, Io, LogReader};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use uringmq_proto::command::Response;
+use uringmq_proto::types::{PhyOffset, QueueKey};
+use uringmq_remoting::connection::Conns;
+use uringmq_remoting::stop::Gate;
+use uringmq_store::io::Io as _;
+
+/// How far the log is, readable on every core. Written by the writer core alone; each only grows.
+#[derive(Debug, Default)]
+pub struct Marks {
+    pub min: AtomicU64,
+    pub written: AtomicU64,
+    pub durable: AtomicU64,
+    /// Consumers may read up to here: written, or durable with SYNC_FLUSH.
+    pub readable: AtomicU64,
+    /// The disk is nearly full: writes are refused (1) until use falls.
+    pub disk_full: AtomicU64,
+}
+
+impl Marks {
+    pub fn min(&self) -> PhyOffset {
+        PhyOffset(self.min.load(Ordering::Acquire))
+    }
+    pub fn readable(&self) -> PhyOffset {
+        PhyOffset(self.readable.load(Ordering::Acquire))
+    }
+    pub fn durable(&self) -> PhyOffset {
+        PhyOffset(self.durable.load(Ordering::Acquire))
+    }
+}
+
+/// Counters of one shard, added up when asked for.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub put_messages: Cell<u64>,
+    pub put_bytes: Cell<u64>,
+    pub put_failed: Cell<u64>,
+    pub get_messages: Cell<u64>,
+    pub get_bytes: Cell<u64>,
+    pub get_missed: Cell<u64>,
+}
+
+pub struct Shard {
+    pub id: ShardId,
+    pub shards: u16,
+    /// The shard that has the writer role.
+    pub writer_shard: ShardId,
+    pub config: RefCell<Arc<BrokerConfig>>,
+    /// brokerIP1:listenPort, in every record and message id.
+    pub store_host: SocketAddr,
+    pub mesh: Mesh,
+    pub conns: Rc<Conns>,
+    pub gate: Rc<Gate>,
+    pub topics: RefCell<Arc<TopicTable>>,
+    pub groups: RefCell<Arc<GroupTable>>,
+    pub marks: Arc<Marks>,
+    pub io: Io,
+    pub reader: LogReader,
+    pub tail: RefCell<tail_cache::TailCache>,
+    pub appends: appends::Appends,
+    pub queues: queues::Queues,
+    pub offsets: offsets::Offsets,
+    pub dispatch: dispatch::Cursor,
+    pub counters: Counters,
+    /// Shard 0 only.
+    pub control: Option<Control>,
+    /// Shard 0 only, when messageIndexEnable.
+    pub index: Option<Index>,
+    /// The writer shard only.
+    pub writer: Option<Writer>,
+}
+
+impl Shard {
+    pub fn config(&self) -> Arc<BrokerConfig> {
+        self.config.borrow().clone()
+    }
+    pub fn now_ms(&self) -> i64 {
+        self.io.now_ms()
+    }
+    pub fn owner(&self, key: QueueKey) -> ShardId {
+        placement::owner(key, self.shards)
+    }
+    pub fn topic(&self, name: &str) -> Option<Arc<Topic>> {
+        self.topics.borrow().get(name).cloned()
+    }
+    /// The control role; only on shard 0, where the request table sends what needs it.
+    pub fn control(&self) -> &Control {
+        self.control.as_ref().expect("control handlers run on shard 0 only")
+    }
+
+    /// Runs `job` on shard `to` and returns what it gave. For slow paths: it allocates. `None` while the process stops.
+    pub async fn run_on<T, F, Fut>(self: &Rc<Self>, to: ShardId, job: F) -> Option<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Shard>) -> Fut + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+    {
+        if to == self.id {
+            return Some(job(self.clone()).await);
+        }
+        let (tx, rx) = flume::bounded(1);
+        self.mesh.push(
+            to,
+            Msg::Run(Box::new(move |shard: Rc<Shard>| {
+                glommio::spawn_local(async move {
+                    let _ = tx.send(job(shard).await);
+                })
+                .detach();
+            })),
+        );
+        rx.recv_async().await.ok()
+    }
+
+    /// As `run_on` for every shard in turn; the answers in shard order.
+    pub async fn run_on_all<T, F, Fut>(self: &Rc<Self>, job: F) -> Vec<T>
+    where
+        T: Send + 'static,
+        F: Fn(Rc<Shard>) -> Fut + Clone + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+    {
+        let mut all = Vec::with_capacity(self.shards as usize);
+        for to in 0..self.shards {
+            let job = job.clone();
+            all.extend(self.run_on(to, move |shard| job(shard)).await);
+        }
+        all
+    }
+
+    /// Answers a request from wherever it was handled. One-way requests and closed connections are dropped silently.
+    pub fn respond(&self, origin: Origin, response: Response) {
+        if origin.oneway {
+            return;
+        }
+        if origin.conn.shard != self.id {
+            self.mesh.push(origin.conn.shard, Msg::Respond(Box::new((origin, response))));
+            return;
+        }
+        if let Some(conn) = self.conns.get(origin.conn) {
+            conn.respond(origin.opaque, &response);
+        }
+    }
+
+    /// The receive loop's body.
+    pub fn on(self: &Rc<Self>, msg: Msg) {
+        match msg {
+            Msg::Append(group) => self.writer.as_ref().expect("appends go to the writer shard").take(group),
+            Msg::Appended(acks) => self.on_appended(*acks),
+            Msg::Committed(c) => self.on_committed(c),
+            Msg::Pull(ask) => self.on_pull(*ask),
+            Msg::PullFound(found) => self.on_pull_found(*found),
+            Msg::Forward(f) => self.on_forward(*f),
+            Msg::Respond(answer) => self.respond(answer.0, answer.1),
+            Msg::Retry(f) => self.on_retry(*f),
+            Msg::Topics(t) => {
+                self.queues.drop_deleted(&t);
+                self.offsets.drop_deleted(&t);
+                *self.topics.borrow_mut() = t;
+            }
+            Msg::Groups(g) => *self.groups.borrow_mut() = g,
+            Msg::Run(job) => job(self.clone()),
+        }
+    }
+
+    pub fn forward(&self, to: ShardId, frame: &[u8], origin: Origin) {
+        self.mesh.push(to, Msg::Forward(Box::new(Forward { frame: frame.to_vec(), origin })));
+    }
+}

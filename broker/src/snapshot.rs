@@ -1,0 +1,83 @@
+//! What control publishes to every shard: immutable tables behind an `Arc`; the newest wins.
+use hashbrown::HashMap;
+use std::sync::Arc;
+use uringmq_proto::body::group::SubscriptionGroupConfig;
+use uringmq_proto::body::topic::TopicConfig;
+use uringmq_proto::types::TopicId;
+
+/// One topic as every shard sees it.
+#[derive(Debug)]
+pub struct Topic {
+    pub id: TopicId,
+    pub name: Arc<str>,
+    pub config: TopicConfig,
+}
+
+/// All topics. A topic deleted and made again has another id.
+#[derive(Debug, Default)]
+pub struct TopicTable {
+    pub by_name: HashMap<Arc<str>, Arc<Topic>>,
+    /// Index = id; `None` for deleted ones.
+    pub by_id: Vec<Option<Arc<Topic>>>,
+}
+
+impl TopicTable {
+    pub fn get(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.by_name.get(name)
+    }
+    pub fn by_id(&self, id: TopicId) -> Option<&Arc<Topic>> {
+        self.by_id.get(id.0 as usize)?.as_ref()
+    }
+}
+
+/// What one group subscribes on one topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subscription {
+    pub version: i64,
+    /// `TAG` unless the client said otherwise.
+    pub expression_type: String,
+    pub expression: String,
+    /// Tag hashes; empty with `all` unset matches nothing.
+    pub codes: Vec<i32>,
+    /// `*`, empty or absent expression, or a type the broker does not evaluate.
+    pub all: bool,
+}
+
+impl Subscription {
+    pub fn everything() -> Self {
+        Subscription { version: 0, expression_type: "TAG".into(), expression: "*".into(), codes: Vec::new(), all: true }
+    }
+    /// Whether an entry with this tagsCode may go to the client, who compares the text again.
+    pub fn matches(&self, tags_code: i64) -> bool {
+        self.all || self.codes.contains(&(tags_code as i32))
+    }
+}
+
+#[derive(Debug)]
+pub struct Group {
+    pub name: Arc<str>,
+    pub config: SubscriptionGroupConfig,
+    /// Some when at least one consumer of the group was heard of (heartbeat).
+    pub online: Option<OnlineGroup>,
+    /// Topics on which code 353 forbade reading.
+    pub forbidden: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct OnlineGroup {
+    pub broadcasting: bool,
+    /// CONSUME_ACTIVELY.
+    pub pulling: bool,
+    pub subscriptions: HashMap<Arc<str>, Arc<Subscription>>,
+}
+
+#[derive(Debug, Default)]
+pub struct GroupTable {
+    pub by_name: HashMap<Arc<str>, Arc<Group>>,
+}
+
+impl GroupTable {
+    pub fn get(&self, name: &str) -> Option<&Arc<Group>> {
+        self.by_name.get(name)
+    }
+}
