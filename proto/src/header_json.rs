@@ -1,1 +1,359 @@
 //! The JSON header (serialize type 0), both ways. A one-pass parser of its own: the header of every message passes here.
+//! Source: wire-protocol sheet 1.2.
+//!
+//! What it tolerates, because some client does it: any key order, unknown keys with nested values, `null`, numbers where text is
+//! meant and numbers in quotes, an empty `remark`, raw control characters inside strings.
+use crate::command::{Command, DecodeError, Ext, Value, language_code};
+use crate::frame::Serialize;
+use std::borrow::Cow;
+
+/// Deepest nesting of an unknown key's value.
+const DEPTH_MAX: usize = 32;
+/// Strings up to this long are scanned byte by byte: calling memchr costs more.
+const SHORT_SCAN_BYTES: usize = 24;
+
+type Result<T> = std::result::Result<T, DecodeError>;
+
+fn bad<T>(what: &'static str) -> Result<T> {
+    Err(DecodeError::Header(what))
+}
+
+/// Decodes `header`; the strings borrow from it where they hold no escape.
+pub(crate) fn decode<'a>(header: &'a [u8], body: &'a [u8]) -> Result<Command<'a>> {
+    let Ok(text) = std::str::from_utf8(header) else { return bad("not UTF-8") };
+    let mut p = Parser { text, bytes: header, at: 0 };
+    let mut command = Command {
+        code: 0,
+        language: crate::command::LANGUAGE_OTHER,
+        version: 0,
+        opaque: 0,
+        flag: 0,
+        remark: None,
+        ext: Ext::default(),
+        serialize: Serialize::Json,
+        body,
+    };
+    let (mut code, mut opaque) = (None, None);
+    p.object(|p, key| {
+        match key {
+            "code" => code = p.int("code is not a 32-bit number")?,
+            "opaque" => opaque = p.int("opaque is not a 32-bit number")?,
+            "flag" => command.flag = p.int("flag is not a 32-bit number")?.unwrap_or(0),
+            "version" => command.version = p.int("version is not a 32-bit number")?.unwrap_or(0),
+            "language" => command.language = p.language()?,
+            "remark" => command.remark = p.scalar("remark is not text")?.filter(|remark| !remark.is_empty()),
+            "extFields" => p.ext(&mut command.ext)?,
+            _ => p.skip()?,
+        }
+        Ok(())
+    })?;
+    p.blanks();
+    if p.at != p.bytes.len() {
+        return bad("text after the closing brace");
+    }
+    let (Some(code), Some(opaque)) = (code, opaque) else { return bad("code or opaque is missing") };
+    command.code = code;
+    command.opaque = opaque;
+    Ok(command)
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn blanks(&mut self) {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    fn eat(&mut self, byte: u8) -> bool {
+        let hit = self.peek() == Some(byte);
+        self.at += hit as usize;
+        hit
+    }
+
+    /// Runs `each` with the reader standing on each member's value.
+    fn object(&mut self, mut each: impl FnMut(&mut Self, &str) -> Result<()>) -> Result<()> {
+        self.members(|p, key| each(p, &key))
+    }
+
+    fn members(&mut self, mut each: impl FnMut(&mut Self, Cow<'a, str>) -> Result<()>) -> Result<()> {
+        self.blanks();
+        if !self.eat(b'{') {
+            return bad("not a JSON object");
+        }
+        self.blanks();
+        if self.eat(b'}') {
+            return Ok(());
+        }
+        loop {
+            self.blanks();
+            let key = self.string()?;
+            self.blanks();
+            if !self.eat(b':') {
+                return bad("no colon after a key");
+            }
+            self.blanks();
+            each(self, key)?;
+            self.blanks();
+            if self.eat(b'}') {
+                return Ok(());
+            }
+            if !self.eat(b',') {
+                return bad("no comma between members");
+            }
+        }
+    }
+
+    fn string(&mut self) -> Result<Cow<'a, str>> {
+        if !self.eat(b'"') {
+            return bad("a quote is missing");
+        }
+        let start = self.at;
+        let stop = self.string_stop()?;
+        self.at = stop + 1;
+        if self.bytes[stop] == b'"' {
+            return Ok(Cow::Borrowed(&self.text[start..stop]));
+        }
+        let mut out = String::with_capacity((self.bytes.len() - start).min(512));
+        out.push_str(&self.text[start..stop]);
+        loop {
+            out.push(self.escape()?); // stands behind the backslash
+            let run = self.at;
+            let stop = self.string_stop()?;
+            out.push_str(&self.text[run..stop]);
+            self.at = stop + 1;
+            if self.bytes[stop] == b'"' {
+                return Ok(Cow::Owned(out));
+            }
+        }
+    }
+
+    /// The place of the next quote or backslash.
+    fn string_stop(&self) -> Result<usize> {
+        let rest = &self.bytes[self.at..];
+        let short = rest.len().min(SHORT_SCAN_BYTES);
+        if let Some(n) = rest[..short].iter().position(|&b| b == b'"' || b == b'\\') {
+            return Ok(self.at + n);
+        }
+        match memchr::memchr2(b'"', b'\\', &rest[short..]) {
+            Some(n) => Ok(self.at + short + n),
+            None => bad("a string does not end"),
+        }
+    }
+
+    fn escape(&mut self) -> Result<char> {
+        let Some(kind) = self.peek() else { return bad("a string does not end") };
+        self.at += 1;
+        Ok(match kind {
+            b'u' => return self.unicode(),
+            b'"' => '"',
+            b'\\' => '\\',
+            b'/' => '/',
+            b'b' => '\u{8}',
+            b'f' => '\u{c}',
+            b'n' => '\n',
+            b'r' => '\r',
+            b't' => '\t',
+            _ => return bad("unknown escape in a string"),
+        })
+    }
+
+    fn unicode(&mut self) -> Result<char> {
+        let high = self.hex4()?;
+        let code = match high {
+            0xD800..=0xDBFF => {
+                if !(self.eat(b'\\') && self.eat(b'u')) {
+                    return bad("half of a surrogate pair");
+                }
+                let low = self.hex4()?;
+                if !(0xDC00..=0xDFFF).contains(&low) {
+                    return bad("half of a surrogate pair");
+                }
+                0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)
+            }
+            code => code,
+        };
+        char::from_u32(code).map_or_else(|| bad("half of a surrogate pair"), Ok)
+    }
+
+    fn hex4(&mut self) -> Result<u32> {
+        let Some(digits) = self.bytes.get(self.at..self.at + 4) else { return bad("a string does not end") };
+        self.at += 4;
+        let mut code = 0;
+        for &digit in digits {
+            let Some(value) = (digit as char).to_digit(16) else { return bad("bad \\u escape") };
+            code = code << 4 | value;
+        }
+        Ok(code)
+    }
+
+    /// A string, number, boolean or null (`None`), as text.
+    fn scalar(&mut self, what: &'static str) -> Result<Option<Cow<'a, str>>> {
+        match self.peek() {
+            Some(b'"') => self.string().map(Some),
+            Some(b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => {
+                let word = self.word();
+                match word {
+                    "null" => Ok(None),
+                    "true" | "false" => Ok(Some(Cow::Borrowed(word))),
+                    _ if is_number(word.as_bytes()) => Ok(Some(Cow::Borrowed(word))),
+                    _ => bad(what),
+                }
+            }
+            _ => bad(what),
+        }
+    }
+
+    /// Everything up to a blank or a mark of punctuation.
+    fn word(&mut self) -> &'a str {
+        let start = self.at;
+        while let Some(b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z') = self.peek() {
+            self.at += 1;
+        }
+        &self.text[start..self.at]
+    }
+
+    fn int(&mut self, what: &'static str) -> Result<Option<i32>> {
+        match self.scalar(what)? {
+            None => Ok(None),
+            Some(text) => text.parse().map_or_else(|_| bad(what), |n| Ok(Some(n))),
+        }
+    }
+
+    /// A language's name or number; a stranger is OTHER, never an error.
+    fn language(&mut self) -> Result<u8> {
+        let text = self.scalar("language is not text")?;
+        Ok(language_code(text.as_deref().unwrap_or_default()))
+    }
+
+    fn ext(&mut self, ext: &mut Ext<'a>) -> Result<()> {
+        ext.0.clear();
+        if self.peek() == Some(b'n') {
+            return if self.word() == "null" { Ok(()) } else { bad("extFields is not an object") };
+        }
+        self.members(|p, key| {
+            if let Some(value) = p.scalar("a value of extFields is not text")? {
+                ext.0.push((key, value));
+            }
+            Ok(())
+        })
+    }
+
+    /// Passes over a value of any kind, without recursion.
+    fn skip(&mut self) -> Result<()> {
+        let mut open = 0;
+        loop {
+            self.blanks();
+            match self.peek() {
+                Some(b'{' | b'[') => {
+                    open += 1;
+                    self.at += 1;
+                    if open > DEPTH_MAX {
+                        return bad("nested too deep");
+                    }
+                    continue;
+                }
+                Some(b'}' | b']') if open > 0 => {
+                    open -= 1;
+                    self.at += 1;
+                }
+                Some(b',' | b':') if open > 0 => {
+                    self.at += 1;
+                    continue;
+                }
+                _ => {
+                    self.scalar("unreadable value")?;
+                }
+            }
+            if open == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn is_number(word: &[u8]) -> bool {
+    let digits = word.strip_prefix(b"-").unwrap_or(word);
+    digits.first().is_some_and(u8::is_ascii_digit)
+        && digits.iter().all(|b| matches!(b, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'))
+}
+
+/// Appends the header object, its keys in Java's (alphabetical) order. Nothing is written for no remark and no ext fields.
+pub(crate) fn write<'e>(
+    out: &mut Vec<u8>,
+    (code, flag, opaque): (i32, i32, i32),
+    remark: Option<&str>,
+    ext: impl Iterator<Item = (&'e str, &'e Value<'e>)>,
+) {
+    out.extend_from_slice(b"{\"code\":");
+    push_int(out, code);
+    let mut open = false;
+    for (key, value) in ext {
+        out.extend_from_slice(if open { b"," } else { b",\"extFields\":{" });
+        open = true;
+        push_text(out, key);
+        out.push(b':');
+        match value {
+            Value::Str(text) => push_text(out, text),
+            Value::I64(n) => push_quoted(out, itoa::Buffer::new().format(*n)),
+            Value::U64(n) => push_quoted(out, itoa::Buffer::new().format(*n)),
+            Value::Bool(b) => push_quoted(out, if *b { "true" } else { "false" }),
+        }
+    }
+    out.extend_from_slice(if open { b"},\"flag\":" } else { b",\"flag\":" });
+    push_int(out, flag);
+    out.extend_from_slice(b",\"language\":\"JAVA\",\"opaque\":");
+    push_int(out, opaque);
+    if let Some(remark) = remark {
+        out.extend_from_slice(b",\"remark\":");
+        push_text(out, remark);
+    }
+    out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
+    push_int(out, crate::command::VERSION);
+    out.push(b'}');
+}
+
+fn push_int(out: &mut Vec<u8>, n: i32) {
+    out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
+}
+
+/// For text that needs no escape.
+fn push_quoted(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
+}
+
+/// Appends `text` as a JSON string; what is not ASCII stays UTF-8.
+pub(crate) fn push_text(out: &mut Vec<u8>, text: &str) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    out.reserve(text.len() + 2);
+    out.push(b'"');
+    let bytes = text.as_bytes();
+    let mut run = 0;
+    for (at, &b) in bytes.iter().enumerate() {
+        if b >= 0x20 && b != b'"' && b != b'\\' {
+            continue;
+        }
+        out.extend_from_slice(&bytes[run..at]);
+        run = at + 1;
+        match b {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', b]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            _ => out.extend_from_slice(&[b'\\', b'u', b'0', b'0', HEX[(b >> 4) as usize], HEX[(b & 15) as usize]]),
+        }
+    }
+    out.extend_from_slice(&bytes[run..]);
+    out.push(b'"');
+}

@@ -1,5 +1,19 @@
 //! Message properties, sysFlag, ids and the client batch. Source: wire-protocol sheet 12 and 13.
-use std::net::SocketAddr;
+//!
+//! A property string is `name 0x01 value 0x02` repeated, its last 0x02 optional. It is passed through as it came: the broker only
+//! looks names up, appends some, or drops some.
+//!
+//! An item of a client batch body (all big-endian):
+//!
+//! | bytes | field                                              |
+//! | ----- | -------------------------------------------------- |
+//! | 4     | size of the item, this field included              |
+//! | 4     | magic, ignored                                     |
+//! | 4     | body CRC, ignored                                  |
+//! | 4     | flag                                               |
+//! | 4 + n | body length, body                                  |
+//! | 2 + n | properties length (signed), properties             |
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use thiserror::Error;
 
 pub mod sys_flag {
@@ -28,49 +42,86 @@ pub mod prop {
     pub const TRAN_MSG: &str = "TRAN_MSG";
     pub const PGROUP: &str = "PGROUP";
     pub const UNIQ_KEY: &str = "UNIQ_KEY";
+    pub const TRANSACTION_ID: &str = "__transactionId__";
+    pub const TRANSACTION_CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
+    pub const CHECK_IMMUNITY_TIME_IN_SECONDS: &str = "CHECK_IMMUNITY_TIME_IN_SECONDS";
+    pub const TRAN_PREPARED_QUEUE_OFFSET: &str = "TRAN_PREPARED_QUEUE_OFFSET";
     pub const MSG_REGION: &str = "MSG_REGION";
     pub const TRACE_ON: &str = "TRACE_ON";
     pub const CLUSTER: &str = "CLUSTER";
     pub const ORIGIN_MESSAGE_ID: &str = "ORIGIN_MESSAGE_ID";
+    pub const ORIGIN_GROUP: &str = "ORIGIN_GROUP";
     pub const RECONSUME_TIME: &str = "RECONSUME_TIME";
     pub const MAX_RECONSUME_TIMES: &str = "MAX_RECONSUME_TIMES";
+    pub const CORRELATION_ID: &str = "CORRELATION_ID";
+    pub const REPLY_TO_CLIENT: &str = "REPLY_TO_CLIENT";
+    pub const PUSH_REPLY_TIME: &str = "PUSH_REPLY_TIME";
+    pub const MSG_TYPE: &str = "MSG_TYPE";
     pub const POP_CK: &str = "POP_CK";
+    pub const FIRST_POP_TIME: &str = "1ST_POP_TIME";
     pub const INNER_NUM: &str = "INNER_NUM";
+    pub const INNER_BASE: &str = "INNER_BASE";
     pub const INNER_MULTI_DISPATCH: &str = "INNER_MULTI_DISPATCH";
+    pub const INNER_MULTI_QUEUE_OFFSET: &str = "INNER_MULTI_QUEUE_OFFSET";
     pub const TIMER_DELAY_SEC: &str = "TIMER_DELAY_SEC";
     pub const TIMER_DELAY_MS: &str = "TIMER_DELAY_MS";
     pub const TIMER_DELIVER_MS: &str = "TIMER_DELIVER_MS";
+    pub const TIMER_OUT_MS: &str = "TIMER_OUT_MS";
+    pub const TIMER_ENQUEUE_MS: &str = "TIMER_ENQUEUE_MS";
+    pub const TIMER_DEQUEUE_MS: &str = "TIMER_DEQUEUE_MS";
+    pub const TIMER_ROLL_TIMES: &str = "TIMER_ROLL_TIMES";
     pub const TIMER_DEL_UNIQKEY: &str = "TIMER_DEL_UNIQKEY";
+    pub const TIMER_DELAY_LEVEL: &str = "TIMER_DELAY_LEVEL";
+    pub const CRC32: &str = "__CRC32#";
+}
+
+/// Between a property's name and its value.
+pub const NAME_END: char = '\u{1}';
+/// Behind a property's value.
+pub const VALUE_END: char = '\u{2}';
+
+fn split_property(item: &str) -> Option<(&str, &str)> {
+    let at = memchr::memchr(1, item.as_bytes())?;
+    let (name, value) = (&item[..at], &item[at + 1..]);
+    (!name.is_empty() && !value.is_empty()).then_some((name, value))
 }
 
 /// `name 0x01 value 0x02` pairs; entries with an empty name or value are skipped. Borrowing, no allocation.
 pub fn properties(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    let _ = text;
-    std::iter::empty()
+    text.split(VALUE_END).filter_map(split_property)
 }
 
 /// The value of one property (the last one given wins, as in Java's map).
 pub fn property<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let _ = (text, name);
-    todo!()
+    text.rsplit(VALUE_END).filter_map(split_property).find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
 /// Appends one property to encoded text, separator first when the text lacks its final 0x02.
 pub fn push_property(text: &mut String, name: &str, value: &str) {
-    let _ = (text, name, value);
-    todo!()
+    if !text.is_empty() && !text.ends_with(VALUE_END) {
+        text.push(VALUE_END);
+    }
+    text.push_str(name);
+    text.push(NAME_END);
+    text.push_str(value);
+    text.push(VALUE_END);
 }
 
-/// Copies `text` without the properties named in `drop`.
+/// Copies `text` without the properties named in `drop`; what cannot be read as a property is dropped too.
 pub fn without(text: &str, drop: &[&str]) -> String {
-    let _ = (text, drop);
-    todo!()
+    let mut out = String::with_capacity(text.len() + 1);
+    for (name, value) in properties(text) {
+        if !drop.contains(&name) {
+            push_property(&mut out, name, value);
+        }
+    }
+    out
 }
 
 /// Java's `String.hashCode`, over UTF-16 units. `seed` continues an earlier hash: hash(a+b) = hash(b, seed = hash(a)).
 pub fn java_hash(text: &str, seed: i32) -> i32 {
-    let _ = (text, seed);
-    todo!()
+    let add = |hash: i32, unit: u16| hash.wrapping_mul(31).wrapping_add(unit as i32);
+    if text.is_ascii() { text.bytes().map(u16::from).fold(seed, add) } else { text.encode_utf16().fold(seed, add) }
 }
 
 /// What a consume-queue entry holds for TAGS: 0 for none, else the sign-extended hash.
@@ -81,32 +132,98 @@ pub fn tags_code(tags: Option<&str>) -> i64 {
     }
 }
 
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
+
+fn push_hex(out: &mut String, bytes: &[u8]) {
+    for b in bytes {
+        out.push(HEX[(b >> 4) as usize] as char);
+        out.push(HEX[(b & 15) as usize] as char);
+    }
+}
+
+fn push_ip_hex(out: &mut String, ip: IpAddr) {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => push_hex(out, &ip.octets()),
+        IpAddr::V6(ip) => push_hex(out, &ip.octets()),
+    }
+}
+
 /// Upper-case hex of host, port and offset: 32 characters for IPv4, 56 for IPv6. Appended to `out`.
 pub fn write_offset_id(out: &mut String, store_host: SocketAddr, phy: u64) {
-    let _ = (out, store_host, phy);
-    todo!()
+    out.reserve(56);
+    push_ip_hex(out, store_host.ip());
+    push_hex(out, &(store_host.port() as u32).to_be_bytes());
+    push_hex(out, &phy.to_be_bytes());
 }
 
-/// The host and commit-log offset of an offset message id.
+/// The host and commit-log offset of an offset message id; `None` for text of another shape or a port above 65535.
 pub fn parse_offset_id(id: &str) -> Option<(SocketAddr, u64)> {
-    let _ = id;
-    todo!()
+    let mut bytes = [0u8; 28];
+    let count = id.len() / 2;
+    if id.len() != 32 && id.len() != 56 {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(id.as_bytes().chunks_exact(2)) {
+        let digit = |d: u8| (d as char).to_digit(16);
+        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+    }
+    let (host, tail) = bytes[..count].split_at(count - 12);
+    let ip = match host.first_chunk::<16>() {
+        Some(v6) => IpAddr::V6(Ipv6Addr::from(*v6)),
+        None => IpAddr::V4(Ipv4Addr::from(*host.first_chunk::<4>()?)),
+    };
+    let port = u32::from_be_bytes(*tail.first_chunk()?).try_into().ok()?;
+    Some((SocketAddr::new(ip, port), u64::from_be_bytes(*tail.last_chunk()?)))
 }
 
-/// A UNIQ_KEY in the client's shape (32 hex characters for IPv4), for messages that come without one.
+/// A UNIQ_KEY in the client's shape (32 hex characters for IPv4), for messages that come without one: IP, low 16 bits of the
+/// process id, 4 bytes that tell makers apart, milliseconds since the month began (UTC), counter.
 pub struct UniqKeys {
-    _private: (),
+    prefix: String,
+    month_start_ms: i64,
+    month_end_ms: i64,
+    counter: u16,
 }
+
 impl UniqKeys {
     /// `ip` of this host, `pid`, and a number that differs between makers in one process.
-    pub fn new(ip: std::net::IpAddr, pid: u32, maker: u32) -> Self {
-        let _ = (ip, pid, maker);
-        todo!()
+    pub fn new(ip: IpAddr, pid: u32, maker: u32) -> Self {
+        let mut prefix = String::with_capacity(44);
+        push_ip_hex(&mut prefix, ip);
+        push_hex(&mut prefix, &(pid as u16).to_be_bytes());
+        push_hex(&mut prefix, &maker.to_be_bytes());
+        UniqKeys { prefix, month_start_ms: 0, month_end_ms: 0, counter: 0 }
     }
+
+    /// The next key. Keys differ as long as one maker makes at most 65536 of them in a millisecond.
     pub fn next(&mut self, now_ms: i64) -> String {
-        let _ = now_ms;
-        todo!()
+        if !(self.month_start_ms..self.month_end_ms).contains(&now_ms) {
+            (self.month_start_ms, self.month_end_ms) = month_of(now_ms);
+        }
+        let mut key = String::with_capacity(self.prefix.len() + 12);
+        key.push_str(&self.prefix);
+        push_hex(&mut key, &((now_ms - self.month_start_ms) as u32).to_be_bytes());
+        push_hex(&mut key, &self.counter.to_be_bytes());
+        self.counter = self.counter.wrapping_add(1);
+        key
     }
+}
+
+/// First millisecond of the UTC month of `now_ms`, and of the next. By the proleptic Gregorian calendar in 400-year cycles of
+/// 146097 days whose years begin in March, so that the leap day comes last.
+fn month_of(now_ms: i64) -> (i64, i64) {
+    const DAY_MS: i64 = 86_400_000;
+    let day = now_ms.div_euclid(DAY_MS) + 719_468; // since 1 March of year 0
+    let day_of_cycle = day.rem_euclid(146_097);
+    let year = (day_of_cycle - day_of_cycle / 1460 + day_of_cycle / 36_524 - day_of_cycle / 146_096) / 365;
+    let day_of_year = day_of_cycle - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153; // 0 = March
+    let starts = |month: i64| (153 * month + 2) / 5; // day of the year on which a month begins
+    let first = day - (day_of_year - starts(month));
+    let leap = (year + 1) % 4 == 0 && ((year + 1) % 100 != 0 || (year + 1) % 400 == 0);
+    let days = if month == 11 { 28 + leap as i64 } else { starts(month + 1) - starts(month) };
+    let start = (first - 719_468) * DAY_MS;
+    (start, start + days * DAY_MS)
 }
 
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -116,15 +233,68 @@ pub enum BatchError {
 }
 
 /// One message of a client batch body (sheet 12.4).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchItem<'a> {
     pub flag: i32,
     pub body: &'a [u8],
     pub properties: &'a str,
 }
 
-/// The items of a client batch in order; the first broken one ends the iteration with an error.
+/// The items of a client batch in order; the first broken one ends the iteration with an error. An empty body has no items.
 pub fn batch_items(body: &[u8]) -> impl Iterator<Item = Result<BatchItem<'_>, BatchError>> {
-    let _ = body;
-    std::iter::empty()
+    let (mut at, mut item) = (0, 0);
+    std::iter::from_fn(move || {
+        if at >= body.len() {
+            return None;
+        }
+        match batch_item(&body[at..]) {
+            Ok((found, bytes)) => {
+                at += bytes;
+                item += 1;
+                Some(Ok(found))
+            }
+            Err(what) => {
+                let error = BatchError::Item { item, at, what };
+                at = body.len();
+                Some(Err(error))
+            }
+        }
+    })
+}
+
+/// Head of an item: size, magic, CRC, flag, body length.
+const BATCH_HEAD_BYTES: usize = 20;
+
+fn batch_item(buf: &[u8]) -> Result<(BatchItem<'_>, usize), &'static str> {
+    let word = |at: usize| buf.get(at..at + 4).and_then(|b| b.first_chunk()).map(|b| i32::from_be_bytes(*b));
+    let (Some(size), Some(flag), Some(body_bytes)) = (word(0), word(12), word(16)) else { return Err("cut short") };
+    let size = usize::try_from(size).map_err(|_| "negative size")?;
+    let item = buf.get(..size).ok_or("size reaches beyond the batch")?;
+    let rest = item.get(BATCH_HEAD_BYTES..).ok_or("size is smaller than an item")?;
+    let body_bytes = usize::try_from(body_bytes).map_err(|_| "negative body length")?;
+    let (body, rest) = rest.split_at_checked(body_bytes).ok_or("body reaches beyond the item")?;
+    let (length, properties) = rest.split_first_chunk::<2>().ok_or("no room for the properties length")?;
+    let length = usize::try_from(i16::from_be_bytes(*length)).map_err(|_| "negative properties length")?;
+    if properties.len() != length {
+        return Err("size is not the sum of its parts");
+    }
+    let properties = std::str::from_utf8(properties).map_err(|_| "properties are not UTF-8")?;
+    Ok((BatchItem { flag, body, properties }, size))
+}
+
+/// Appends one item to a client batch body: what a producer does.
+///
+/// # Panics
+/// When body or properties are longer than their length fields can tell (2 GiB, 32767): a caller's bug.
+pub fn push_batch_item(out: &mut Vec<u8>, item: &BatchItem<'_>) {
+    let body_bytes = i32::try_from(item.body.len()).expect("a batch body below 2 GiB");
+    let properties_bytes = i16::try_from(item.properties.len()).expect("properties below 32 KiB");
+    let size = BATCH_HEAD_BYTES + item.body.len() + 2 + item.properties.len();
+    out.extend_from_slice(&(size as u32).to_be_bytes());
+    out.extend_from_slice(&[0; 8]);
+    out.extend_from_slice(&item.flag.to_be_bytes());
+    out.extend_from_slice(&body_bytes.to_be_bytes());
+    out.extend_from_slice(item.body);
+    out.extend_from_slice(&properties_bytes.to_be_bytes());
+    out.extend_from_slice(item.properties.as_bytes());
 }

@@ -1,6 +1,31 @@
 //! The stored record: layout, encode, patch, check. Big-endian. Disk and pull responses share it.
-//! Source: store-format sheet 3.2 (the field table belongs in this head).
-use std::net::SocketAddr;
+//! Source: store-format sheet 3.1, 3.2, 5.2.
+//!
+//! B and S are 8 or 20: an IPv4 or IPv6 address and an i32 port, by sysFlag bits 4 and 5.
+//!
+//! | at       | bytes  | field                        | set by                                           |
+//! | -------- | ------ | ---------------------------- | ------------------------------------------------ |
+//! | 0        | 4      | total size                   | shard                                            |
+//! | 4        | 4      | magic (V1, V2)               | shard; V2 only for topics above 127 bytes        |
+//! | 8        | 4      | body CRC-32, lower 31 bits   | shard                                            |
+//! | 12       | 4      | queue id                     | shard                                            |
+//! | 16       | 4      | flag                         | client                                           |
+//! | 20       | 8      | queue offset                 | writer                                           |
+//! | 28       | 8      | physical offset              | writer                                           |
+//! | 36       | 4      | sysFlag                      | client, host bits by the shard                   |
+//! | 40       | 8      | born timestamp, ms           | client                                           |
+//! | 48       | B      | born host                    | shard                                            |
+//! | 48+B     | 8      | store timestamp, ms          | writer                                           |
+//! | 56+B     | S      | store host                   | shard                                            |
+//! | 56+B+S   | 4      | reconsume times              | client                                           |
+//! | 60+B+S   | 8      | prepared transaction offset  | shard                                            |
+//! | 68+B+S   | 4 + n  | body length, body            | client                                           |
+//! | ...      | 1 + n  | topic length (2 in V2), topic| client                                           |
+//! | ...      | 2 + n  | properties length, properties| client, then shard                               |
+//!
+//! A blank record (size to the end of the segment, magic, filler) closes a segment.
+use crate::message::{java_hash, prop, properties, sys_flag};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use thiserror::Error;
 
 pub const MAGIC_V1: u32 = 0xDAA3_20A7;
@@ -40,17 +65,107 @@ pub enum EncodeError {
     Properties { bytes: usize },
 }
 
+/// Longest topic of a V1 record; Java reads the length byte as signed.
+const TOPIC_V1_BYTES_MAX: usize = 127;
+/// Longest topic of all.
+pub const TOPIC_BYTES_MAX: usize = 255;
+
+const QUEUE_OFFSET_AT: usize = 20;
+const PHY_OFFSET_AT: usize = 28;
+const SYS_FLAG_AT: usize = 36;
+const BORN_HOST_AT: usize = 48;
+/// `0x02`, which ends a property.
+const SEPARATOR: u8 = 2;
+
 /// Appends the record to `out` with its body CRC, leaving queue offset, physical offset and store time zero. Returns its size.
-/// V2 only when the topic is longer than 127 bytes.
+/// V2 only when the topic is longer than 127 bytes. On an error `out` is as before.
 pub fn encode(out: &mut Vec<u8>, r: &NewRecord<'_>) -> Result<usize, EncodeError> {
-    let _ = (out, r);
-    todo!()
+    if r.topic.len() > TOPIC_BYTES_MAX {
+        return Err(EncodeError::Topic { bytes: r.topic.len(), max: TOPIC_BYTES_MAX });
+    }
+    let first = r.properties.as_bytes();
+    let separator = !first.is_empty() && !r.more_properties.is_empty() && first.last() != Some(&SEPARATOR);
+    let properties_bytes = first.len() + separator as usize + r.more_properties.len();
+    if properties_bytes > PROPERTIES_BYTES_MAX {
+        return Err(EncodeError::Properties { bytes: properties_bytes });
+    }
+    let (born_ip, store_ip) = (r.born_host.ip().to_canonical(), r.store_host.ip().to_canonical());
+    let mut sys_flag = r.sys_flag & !(sys_flag::BORN_HOST_V6 | sys_flag::STORE_HOST_V6);
+    sys_flag |= if born_ip.is_ipv6() { sys_flag::BORN_HOST_V6 } else { 0 };
+    sys_flag |= if store_ip.is_ipv6() { sys_flag::STORE_HOST_V6 } else { 0 };
+    let v2 = r.topic.len() > TOPIC_V1_BYTES_MAX;
+    let hosts_more = 12 * (born_ip.is_ipv6() as usize + store_ip.is_ipv6() as usize);
+    let bytes = RECORD_BYTES_MIN + hosts_more + v2 as usize + r.body.len() + r.topic.len() + properties_bytes;
+
+    out.reserve(bytes);
+    let start = out.len();
+    put(out, (bytes as u32).to_be_bytes());
+    put(out, if v2 { MAGIC_V2 } else { MAGIC_V1 }.to_be_bytes());
+    put(out, body_crc(r.body).to_be_bytes());
+    put(out, r.queue_id.to_be_bytes());
+    put(out, r.flag.to_be_bytes());
+    put(out, [0; 16]); // queue offset and physical offset
+    put(out, sys_flag.to_be_bytes());
+    put(out, r.born_timestamp_ms.to_be_bytes());
+    put_host(out, born_ip, r.born_host.port());
+    put(out, [0; 8]); // store timestamp
+    put_host(out, store_ip, r.store_host.port());
+    put(out, r.reconsume_times.to_be_bytes());
+    put(out, r.prepared_transaction_offset.to_be_bytes());
+    put(out, (r.body.len() as u32).to_be_bytes());
+    out.extend_from_slice(r.body);
+    if v2 {
+        put(out, (r.topic.len() as u16).to_be_bytes());
+    } else {
+        put(out, [r.topic.len() as u8]);
+    }
+    out.extend_from_slice(r.topic.as_bytes());
+    put(out, (properties_bytes as u16).to_be_bytes());
+    out.extend_from_slice(first);
+    if separator {
+        put(out, [SEPARATOR]);
+    }
+    out.extend_from_slice(r.more_properties.as_bytes());
+    assert_eq!(out.len() - start, bytes, "the size field tells what was written");
+    Ok(bytes)
+}
+
+fn put<const N: usize>(out: &mut Vec<u8>, bytes: [u8; N]) {
+    out.extend_from_slice(&bytes);
+}
+
+fn put_host(out: &mut Vec<u8>, ip: IpAddr, port: u16) {
+    match ip {
+        IpAddr::V4(ip) => put(out, ip.octets()),
+        IpAddr::V6(ip) => put(out, ip.octets()),
+    }
+    put(out, (port as u32).to_be_bytes());
+}
+
+/// CRC-32 (zip polynomial) of a stored body, its top bit cleared.
+pub fn body_crc(body: &[u8]) -> u32 {
+    crc32fast::hash(body) & 0x7FFF_FFFF
 }
 
 /// Writes what only the writer knows into an encoded record.
+///
+/// # Panics
+/// When `record` is shorter than a record: it comes from [`encode`].
 pub fn patch(record: &mut [u8], queue_offset: u64, phy_offset: u64, store_timestamp_ms: i64) {
-    let _ = (record, queue_offset, phy_offset, store_timestamp_ms);
-    todo!()
+    assert!(record.len() >= RECORD_BYTES_MIN, "an encoded record");
+    let store_at = store_timestamp_at(record).expect("the length was just checked");
+    record[QUEUE_OFFSET_AT..QUEUE_OFFSET_AT + 8].copy_from_slice(&queue_offset.to_be_bytes());
+    record[PHY_OFFSET_AT..PHY_OFFSET_AT + 8].copy_from_slice(&phy_offset.to_be_bytes());
+    record[store_at..store_at + 8].copy_from_slice(&store_timestamp_ms.to_be_bytes());
+}
+
+fn store_timestamp_at(record: &[u8]) -> Option<usize> {
+    let sys_flag = i32::from_be_bytes(*record.get(SYS_FLAG_AT..)?.first_chunk()?);
+    Some(BORN_HOST_AT + host_bytes(sys_flag & sys_flag::BORN_HOST_V6 != 0))
+}
+
+fn host_bytes(v6: bool) -> usize {
+    if v6 { 20 } else { 8 }
 }
 
 /// A parsed record, borrowed.
@@ -90,31 +205,158 @@ pub enum RecordError {
 pub enum Found<'a> {
     Record(Record<'a>),
     /// The rest of the segment is filler; `bytes` to its end.
-    Blank { bytes: usize },
+    Blank {
+        bytes: usize,
+    },
+}
+
+/// Reads fields in order; the caller's total says that they are all there, and each read checks it again.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], RecordError> {
+        let (array, rest) = self.0.split_first_chunk::<N>().ok_or(RecordError::Bad("fields reach beyond its size"))?;
+        self.0 = rest;
+        Ok(*array)
+    }
+    fn i32(&mut self) -> Result<i32, RecordError> {
+        Ok(i32::from_be_bytes(self.array()?))
+    }
+    fn i64(&mut self) -> Result<i64, RecordError> {
+        Ok(i64::from_be_bytes(self.array()?))
+    }
+    /// The lower 16 bits of the port field: Java writes no others.
+    fn host(&mut self, v6: bool) -> Result<SocketAddr, RecordError> {
+        let ip = if v6 {
+            IpAddr::V6(Ipv6Addr::from(self.array::<16>()?))
+        } else {
+            IpAddr::V4(Ipv4Addr::from(self.array::<4>()?))
+        };
+        Ok(SocketAddr::new(ip, self.i32()? as u16))
+    }
+    fn bytes(&mut self, bytes: impl TryInto<usize>, what: &'static str) -> Result<&'a [u8], RecordError> {
+        let bytes = bytes.try_into().ok().and_then(|bytes| self.0.split_at_checked(bytes));
+        let (taken, rest) = bytes.ok_or(RecordError::Bad(what))?;
+        self.0 = rest;
+        Ok(taken)
+    }
 }
 
 /// Parses one record; the body CRC is checked when `check_crc` (an empty body never is). All lengths are checked against each
 /// other and against the total: the sum must be exact. Never panics, never allocates.
+///
+/// `Short` is only answered to a plausible head, so that its `wants` is worth reading; it may still be larger than any segment.
+/// A property text that is not UTF-8 throughout (some clients' batches) is given up to where it stops being so.
 pub fn parse(buf: &[u8], check_crc: bool) -> Result<Found<'_>, RecordError> {
-    let _ = (buf, check_crc);
-    todo!()
+    let Some(head) = buf.first_chunk::<BLANK_BYTES_MIN>() else {
+        return Err(RecordError::Short { has: buf.len(), wants: BLANK_BYTES_MIN });
+    };
+    let [s0, s1, s2, s3, m0, m1, m2, m3] = *head;
+    let bytes = usize::try_from(i32::from_be_bytes([s0, s1, s2, s3])).map_err(|_| RecordError::Bad("negative size"))?;
+    let magic = u32::from_be_bytes([m0, m1, m2, m3]);
+    match magic {
+        MAGIC_BLANK if bytes >= BLANK_BYTES_MIN => return Ok(Found::Blank { bytes }),
+        MAGIC_V1 | MAGIC_V2 if bytes >= RECORD_BYTES_MIN => {}
+        MAGIC_BLANK | MAGIC_V1 | MAGIC_V2 => return Err(RecordError::Bad("size is too small")),
+        _ => return Err(RecordError::Bad("unknown magic")),
+    }
+    let whole = buf.get(..bytes).ok_or(RecordError::Short { has: buf.len(), wants: bytes })?;
+    let mut f = Fields(&whole[BLANK_BYTES_MIN..]);
+    let body_crc = u32::from_be_bytes(f.array()?);
+    let queue_id = f.i32()?;
+    let flag = f.i32()?;
+    let queue_offset = f.i64()?;
+    let phy_offset = f.i64()?;
+    let sys_flag = f.i32()?;
+    let born_timestamp_ms = f.i64()?;
+    let born_host = f.host(sys_flag & sys_flag::BORN_HOST_V6 != 0)?;
+    let store_timestamp_ms = f.i64()?;
+    let store_host = f.host(sys_flag & sys_flag::STORE_HOST_V6 != 0)?;
+    let reconsume_times = f.i32()?;
+    let prepared_transaction_offset = f.i64()?;
+    let length = f.i32()?;
+    let body = f.bytes(length, "body length")?;
+    let topic_bytes = if magic == MAGIC_V1 { f.array::<1>()?[0] as i8 as i16 } else { i16::from_be_bytes(f.array()?) };
+    let topic = f.bytes(topic_bytes, "topic length")?;
+    let topic = std::str::from_utf8(topic).map_err(|_| RecordError::Bad("topic is not UTF-8"))?;
+    let length = i16::from_be_bytes(f.array()?);
+    let properties = f.bytes(length, "properties length")?;
+    if !f.0.is_empty() {
+        return Err(RecordError::Bad("size is not the sum of its parts"));
+    }
+    if check_crc && !body.is_empty() {
+        let found = self::body_crc(body);
+        if found != body_crc {
+            return Err(RecordError::Crc { found, stored: body_crc });
+        }
+    }
+    Ok(Found::Record(Record {
+        bytes,
+        body_crc,
+        queue_id,
+        flag,
+        queue_offset,
+        phy_offset,
+        sys_flag,
+        born_timestamp_ms,
+        born_host,
+        store_timestamp_ms,
+        store_host,
+        reconsume_times,
+        prepared_transaction_offset,
+        body,
+        topic,
+        properties: utf8_prefix(properties),
+    }))
 }
 
-/// Store time of an encoded record without parsing the rest (search by time). `record` holds at least its first 84 bytes.
+fn utf8_prefix(bytes: &[u8]) -> &str {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            std::str::from_utf8(&bytes[..error.valid_up_to()]).expect("valid up to there, by the error's own word")
+        }
+    }
+}
+
+/// Store time of an encoded record without parsing the rest (search by time). `record` holds at least its first 84 bytes;
+/// `None` when it is too short for the field.
 pub fn store_timestamp_ms(record: &[u8]) -> Option<i64> {
-    let _ = record;
-    todo!()
+    let at = store_timestamp_at(record)?;
+    Some(i64::from_be_bytes(*record.get(at..)?.first_chunk()?))
 }
 
 /// The index key strings' hashes of a record, as Java's index computes them: `abs(hash(topic#key))` for UNIQ_KEY, each piece of
 /// KEYS, and `topic#T#tags` for the tag; i32 minimum becomes 0. Nothing for a rollback record. Source: store-format sheet 5.2.
 pub fn index_key_hashes(topic: &str, properties: &str, sys_flag: i32, mut each: impl FnMut(u32)) {
-    let _ = (topic, properties, sys_flag, &mut each);
-    todo!()
+    if sys_flag & sys_flag::TRANSACTION_MASK == sys_flag::TRANSACTION_ROLLBACK {
+        return;
+    }
+    let (mut uniq_key, mut keys, mut tags) = (None, None, None);
+    for (name, value) in self::properties(properties) {
+        match name {
+            prop::UNIQ_KEY => uniq_key = Some(value),
+            prop::KEYS => keys = Some(value),
+            prop::TAGS => tags = Some(value),
+            _ => {}
+        }
+    }
+    let topic_hash = java_hash("#", java_hash(topic, 0));
+    let pieces = keys.into_iter().flat_map(|keys| keys.split(' ')).filter(|piece| !piece.is_empty());
+    for key in uniq_key.into_iter().chain(pieces) {
+        each(positive(java_hash(key, topic_hash)));
+    }
+    if let Some(tags) = tags {
+        each(positive(java_hash(tags, java_hash("T#", topic_hash))));
+    }
 }
 
-/// Hash of one index key string `topic#key` (or `topic#T#tag`).
+/// Hash of one index key string `topic#key` (or `topic#T#tag`, for the key `T#tag`).
 pub fn index_hash(topic: &str, key: &str) -> u32 {
-    let _ = (topic, key);
-    todo!()
+    positive(java_hash(key, java_hash("#", java_hash(topic, 0))))
+}
+
+/// Java's `Math.abs`, whose one negative answer becomes 0.
+fn positive(hash: i32) -> u32 {
+    hash.checked_abs().unwrap_or(0) as u32
 }
