@@ -254,3 +254,205 @@ impl From<&Command<'_>> for OwnedCommand {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Split, split};
+
+    fn json(header: &str) -> Result<OwnedCommand, DecodeError> {
+        let frame = Frame { serialize: Serialize::Json, header: header.as_bytes(), body: b"" };
+        Command::decode(frame).map(|command| OwnedCommand::from(&command))
+    }
+
+    fn ext(header: &str) -> Vec<(String, String)> {
+        json(header).unwrap().ext
+    }
+
+    fn read(buf: &[u8]) -> OwnedCommand {
+        let Split::Whole { frame, bytes } = split(buf, true).unwrap() else { panic!("not whole") };
+        assert_eq!(bytes, buf.len());
+        OwnedCommand::from(&Command::decode(frame).unwrap())
+    }
+
+    #[test]
+    fn go_and_java_headers_decode() {
+        let go = r#"{"code":10,"language":"GO","version":317,"opaque":-5,"flag":2,"remark":"","extFields":{}}"#;
+        let c = json(go).unwrap();
+        assert_eq!((c.code, c.language, c.version, c.opaque, c.flag, c.remark), (10, 9, 317, -5, 2, None));
+        let java = r#" { "version" : 513 , "extFields" : null,"opaque":2147483647, "remark":null,"serializeTypeCurrentRPC":"JSON",
+            "unknown":[{"a":[1,2.5e-3,true,null,"x\"]"]},{}],"code":-1006,"language":3 } "#;
+        let c = json(java).unwrap();
+        assert_eq!((c.code, c.language, c.opaque, c.ext.len()), (-1006, 3, i32::MAX, 0));
+        for stranger in ["\"KLINGON\"", "99", "-1", "null", "true"] {
+            assert_eq!(
+                json(&format!(r#"{{"code":1,"opaque":1,"language":{stranger}}}"#)).unwrap().language,
+                LANGUAGE_OTHER
+            );
+        }
+    }
+
+    #[test]
+    fn ext_values_of_every_kind() {
+        let header = r#"{"code":1,"opaque":2,"extFields":{"s":"a\u0001b\u0002","n":-12,"f":1.5,"t":true,"x":null,
+            "e":"\"\\\/\b\f\n\r\t\u4e2D\uD83D\uDE00","raw":"中","\u006bey":"","s":"last"}}"#;
+        let pairs = ext(header);
+        let get = |key: &str| pairs.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
+        assert_eq!(pairs[0].1, "a\u{1}b\u{2}");
+        assert_eq!((get("n"), get("f"), get("t"), get("x")), (Some("-12"), Some("1.5"), Some("true"), None));
+        assert_eq!(get("e"), Some("\"\\/\u{8}\u{c}\n\r\t中\u{1F600}"));
+        assert_eq!((get("raw"), get("key"), get("s")), (Some("中"), Some(""), Some("last")));
+        let frame = Frame { serialize: Serialize::Json, header: header.as_bytes(), body: b"" };
+        let command = Command::decode(frame).unwrap();
+        assert_eq!(command.ext.get("s"), Some("last"));
+        assert!(matches!(command.ext.0[5].1, Cow::Borrowed("中")));
+    }
+
+    /// Known fault P01 e and f, and their kind.
+    #[test]
+    fn headers_that_are_no_command_are_errors() {
+        let deep = format!(r#"{{"code":1,"opaque":1,"x":{}1{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
+        for bad in [
+            "",
+            " ",
+            "{",
+            "[]",
+            "[1,2]",
+            "null",
+            "\"x\"",
+            "{}",
+            "not json",
+            "{]",
+            "{\"code\"}",
+            "{\"code\":1,}",
+            "{,}",
+            r#"{"code":1}"#,
+            r#"{"opaque":1}"#,
+            r#"{"code":null,"opaque":1}"#,
+            r#"{"code":1.5,"opaque":1}"#,
+            r#"{"code":"x","opaque":1}"#,
+            r#"{"code":2147483648,"opaque":1}"#,
+            r#"{"code":1,"opaque":1} x"#,
+            r#"{"code":1,"opaque":1,"extFields":[]}"#,
+            r#"{"code":1,"opaque":1,"extFields":{"a":{}}}"#,
+            r#"{"code":1,"opaque":1,"extFields":"x"}"#,
+            r#"{"code":1,"opaque":1,"extFields":{"a":nul}}"#,
+            r#"{"code":1,"opaque":1,"remark":"\x"}"#,
+            r#"{"code":1,"opaque":1,"remark":"\uD800"}"#,
+            r#"{"code":1,"opaque":1,"remark":"\uD800\u0041"}"#,
+            r#"{"code":1,"opaque":1,"remark":"\uDC00"}"#,
+            r#"{"code":1,"opaque":1,"remark":"\u00g0"}"#,
+            r#"{"code":1,"opaque":1,"remark":"\"#,
+            r#"{"code":1,"opaque":1,"remark":"open}"#,
+            r#"{"code":1 "opaque":1}"#,
+            r#"{"code":1,"opaque":1,"x":}"#,
+            r#"{"code":1,"opaque":1,"x":[1}"#,
+            r#"{"code":+1,"opaque":1}"#,
+            &deep,
+        ] {
+            let shown: String = bad.chars().take(80).collect();
+            assert!(json(bad).is_err(), "{shown}");
+        }
+        let frame =
+            Frame { serialize: Serialize::Json, header: b"{\"code\":1,\"opaque\":1,\"remark\":\"\xff\"}", body: b"" };
+        assert!(Command::decode(frame).is_err());
+    }
+
+    fn binary(ext: &[u8]) -> Vec<u8> {
+        let mut out = vec![0, 105, 0, 1, 0xdf, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0];
+        out.extend_from_slice(&(ext.len() as u32).to_be_bytes());
+        out.extend_from_slice(ext);
+        out
+    }
+
+    fn entry(key: &[u8], value: &[u8]) -> Vec<u8> {
+        let length = [(key.len() >> 8) as u8, key.len() as u8];
+        [&length, key, &(value.len() as u32).to_be_bytes(), value].concat()
+    }
+
+    fn decode_binary(header: &[u8]) -> Result<OwnedCommand, DecodeError> {
+        let frame = Frame { serialize: Serialize::Binary, header, body: b"b" };
+        Command::decode(frame).map(|command| OwnedCommand::from(&command))
+    }
+
+    /// Known fault P03.
+    #[test]
+    fn binary_keys_up_to_32767_bytes_work() {
+        let long_value = vec![b'v'; 70_000];
+        for bytes in [32766, 32767] {
+            let key = vec![b'k'; bytes];
+            let header = binary(&[entry(&key, b"1"), entry(b"topic", &long_value)].concat());
+            let c = decode_binary(&header).unwrap();
+            assert_eq!(
+                (c.ext[0].0.len(), c.get("topic").unwrap().len(), c.body.as_slice()),
+                (bytes, 70_000, &b"b"[..])
+            );
+        }
+        assert!(decode_binary(&binary(&entry(&vec![b'k'; 32768], b"1"))).is_err());
+        for opaque in [i32::MIN, i32::MAX] {
+            let mut header = binary(&[]);
+            header[5..9].copy_from_slice(&opaque.to_be_bytes());
+            assert_eq!(decode_binary(&header).unwrap().opaque, opaque);
+        }
+    }
+
+    #[test]
+    fn binary_lengths_are_guarded() {
+        let good = binary(&entry(b"topic", b"T"));
+        assert_eq!(decode_binary(&good).unwrap().get("topic"), Some("T"));
+        for cut in 0..good.len() {
+            assert!(decode_binary(&good[..cut]).is_err(), "cut at {cut}");
+        }
+        for (at, bytes) in
+            [(13, [255; 4]), (13, [0, 0, 1, 0]), (17, [255; 4]), (17, [0, 0, 0, 13]), (17, [0, 0, 0, 11])]
+        {
+            let mut bad = good.clone();
+            bad[at..at + 4].copy_from_slice(&bytes);
+            assert!(decode_binary(&bad).is_err(), "{bytes:?} at {at}");
+        }
+        // Java's nulls: an empty value or key is no entry.
+        assert_eq!(decode_binary(&binary(&[entry(b"a", b""), entry(b"", b"b")].concat())).unwrap().ext, []);
+        let mut no_utf8 = good.clone();
+        *no_utf8.last_mut().unwrap() = 0xFF;
+        assert!(decode_binary(&no_utf8).is_err());
+    }
+
+    #[test]
+    fn written_responses_are_java_s_bytes_and_read_back() {
+        let mut out = b"before".to_vec();
+        write_response(&mut out, 7, &Response::ok().with("offset", 42u64));
+        let header = br#"{"code":0,"extFields":{"offset":"42"},"flag":1,"language":"JAVA","opaque":7,"serializeTypeCurrentRPC":"JSON","version":513}"#;
+        assert_eq!(&out[14..], header);
+        assert_eq!(out[6..14], [0, 0, 0, header.len() as u8 + 4, 0, 0, 0, header.len() as u8]);
+        let odd = "q\"b\\ \u{1}\u{1f}\n\r\t\u{7f}中\u{1F600}/";
+        let mut out = Vec::new();
+        let response = Response::err(1, odd).with("a", odd).with("n", i64::MIN).with("b", true).body(b"xyz".to_vec());
+        write_response(&mut out, i32::MIN, &response);
+        let c = read(&out);
+        assert_eq!((c.code, c.opaque, c.flag, c.version), (1, i32::MIN, FLAG_RESPONSE, VERSION));
+        assert_eq!((c.remark.as_deref(), c.get("a"), c.body.as_slice()), (Some(odd), Some(odd), &b"xyz"[..]));
+        assert_eq!((c.get("n"), c.get("b")), (Some("-9223372036854775808"), Some("true")));
+    }
+
+    #[test]
+    fn requests_read_back() {
+        for (oneway, flag) in [(false, 0), (true, FLAG_ONEWAY)] {
+            let mut out = Vec::new();
+            write_request(&mut out, 200_050, -1, oneway, &[("topic", "T".into()), ("queueId", (-1).into())], b"body");
+            let c = read(&out);
+            assert_eq!((c.code, c.opaque, c.flag, c.get("queueId")), (200_050, -1, flag, Some("-1")));
+        }
+    }
+
+    #[test]
+    fn a_response_no_peer_could_read_becomes_an_error() {
+        let mut out = vec![9];
+        write_response(&mut out, 5, &Response::ok().body(vec![0; FRAME_BYTES_MAX]));
+        let c = read(&out[1..]);
+        assert_eq!((c.code, c.opaque, c.body.len()), (1, 5, 0));
+        assert!(c.remark.unwrap().contains("larger than a frame"));
+        let mut out = Vec::new();
+        write_response(&mut out, 5, &Response::ok().with("value", "\u{1}".repeat(3 << 20)));
+        assert_eq!(read(&out).code, 1);
+    }
+}

@@ -363,3 +363,101 @@ impl Formatter for Tabs {
         self.0.end_object_value(w)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use std::collections::BTreeMap;
+
+    fn strict(text: &str) -> String {
+        String::from_utf8(to_strict(text.as_bytes()).into_owned()).unwrap()
+    }
+
+    #[test]
+    fn strict_text_is_borrowed() {
+        for text in [r#"{"a":[1,{"b":"{0:1}"}],"$ref":"$.x"}"#, "[]", " { } ", "1", "", "garbage", r#"{"a":"\"{1:2}"}"#]
+        {
+            assert!(matches!(to_strict(text.as_bytes()), Cow::Borrowed(_)), "{text}");
+        }
+    }
+
+    #[test]
+    fn bare_keys_become_strings() {
+        assert_eq!(strict(r#"{0:"a",-1:"b"}"#), r#"{"0":"a","-1":"b"}"#);
+        assert_eq!(strict("{ 0 : 12 ,\n\t1:3\n\t\t}"), r#"{"0":12,"1":3}"#);
+        let mq = r#"{"offsetTable":{{"brokerName":"b", "queueId":0,"topic":"T"}:5}}"#;
+        assert_eq!(strict(mq), r#"{"offsetTable":{"{\"brokerName\":\"b\",\"queueId\":0,\"topic\":\"T\"}":5}}"#);
+        let value: Value = from_slice(br#"{"t":{{"m":{0:1}}:{7:[{1:"x\"y"}]}}}"#).unwrap();
+        assert_eq!(value, json!({"t": {"{\"m\":{\"0\":1}}": {"7": [{"1": "x\"y"}]}}}));
+    }
+
+    #[test]
+    fn garbage_is_refused_without_panic_or_growth() {
+        for text in [
+            "{", "{{", "{0", "{0:", "{0:1", "{0:1}}", "{{}", "{{}:1,", "{0:1,}", "{\"a", "{\"a\\", "[0:1]", "{:1}",
+            "{0::1}", "{0:}",
+        ] {
+            assert!(from_slice::<Value>(text.as_bytes()).is_err(), "{text}");
+        }
+        for (open, close) in [("{", "}:1}"), ("[", "]"), ("{0:", "}")] {
+            let text = [open.repeat(5000), close.repeat(5000)].concat();
+            assert!(from_slice::<Value>(text.as_bytes()).is_err());
+            assert!(to_strict(text.as_bytes()).len() <= text.len());
+        }
+        assert!(from_slice::<Value>(b"{{{}:1}:1}").is_ok());
+        assert!(from_slice::<Value>(b"{{{{{}:1}:1}:1}:1}").is_err(), "keys in keys in keys double their escapes");
+    }
+
+    #[test]
+    fn marked_keys_are_written_bare_or_quoted() {
+        let object = r#"{"brokerName":"b\"\\","queueId":0}"#;
+        let map: BTreeMap<String, Value> = [
+            (bare_key(0), json!("10.0.0.1:10911")),
+            (bare_key(-3), json!("\u{1}0 \u{1}{")),
+            (bare_key(object), json!({"nested\u{1}7": "é/\"", "": 0.0})),
+            ("plain\"".into(), json!([1, null])),
+            ("\u{1}evil\":".into(), json!(true)),
+            ("\u{1}".into(), json!(false)),
+        ]
+        .into();
+        assert_eq!(
+            String::from_utf8(to_vec(&map)).unwrap(),
+            concat!(
+                r#"{"\u0001":false,-3:"\u00010 \u0001{",0:"10.0.0.1:10911","\u0001evil\":":true,"#,
+                r#"{"brokerName":"b\"\\","queueId":0}:{"nested\u00017":"é/\"","":0.0},"plain\"":[1,null]}"#
+            )
+        );
+        let text = String::from_utf8(to_vec_strict(&map)).unwrap();
+        assert!(text.contains(r#""0":"10.0.0.1:10911""#) && text.contains(r#""\u00E9\/\"""#), "{text}");
+        assert!(serde_json::from_str::<Value>(&text).is_ok());
+        let back: BTreeMap<String, Value> = from_slice(&to_vec(&map)).unwrap();
+        assert_eq!(back["0"], map[&bare_key(0)]);
+        assert_eq!(back[object], map[&bare_key(object)]);
+    }
+
+    #[test]
+    fn pretty_text_is_laid_out_like_java_s_files() {
+        let map: BTreeMap<String, Value> =
+            [("offsetTable".to_string(), json!({bare_key(0): 12, bare_key(1): [3]}))].into();
+        assert_eq!(
+            String::from_utf8(to_vec_pretty(&map)).unwrap(),
+            "{\n\t\"offsetTable\":{\n\t\t0:12,\n\t\t1:[\n\t\t\t3\n\t\t]\n\t}\n}"
+        );
+    }
+
+    #[test]
+    fn random_texts_never_panic_and_rewriting_is_stable() {
+        let pieces = ["{", "}", "[", "]", ":", ",", "\"", "\\", "0", "-1", "\"a\"", "null", " ", "\n", "$ref", "é"];
+        let mut seed = 11u64;
+        for _ in 0..50_000 {
+            let mut text = String::new();
+            for _ in 0..14 {
+                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                text.push_str(pieces[(seed >> 33) as usize % pieces.len()]);
+            }
+            let once = to_strict(text.as_bytes()).into_owned();
+            assert_eq!(to_strict(&once), once, "{text}");
+        }
+    }
+}

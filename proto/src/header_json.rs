@@ -248,25 +248,28 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Passes over a value of any kind, without recursion.
+    /// Passes over a value of any kind, without recursion. Brackets must match; what stands between them is not judged.
     fn skip(&mut self) -> Result<()> {
-        let mut open = 0;
+        let mut open = [0; DEPTH_MAX];
+        let mut depth = 0;
         loop {
             self.blanks();
             match self.peek() {
-                Some(b'{' | b'[') => {
-                    open += 1;
+                Some(bracket @ (b'{' | b'[')) => {
+                    let Some(slot) = open.get_mut(depth) else { return bad("nested too deep") };
+                    *slot = bracket + 2; // its counterpart in ASCII
+                    depth += 1;
                     self.at += 1;
-                    if open > DEPTH_MAX {
-                        return bad("nested too deep");
-                    }
                     continue;
                 }
-                Some(b'}' | b']') if open > 0 => {
-                    open -= 1;
+                Some(bracket @ (b'}' | b']')) if depth > 0 => {
+                    if bracket != open[depth - 1] {
+                        return bad("brackets do not match");
+                    }
+                    depth -= 1;
                     self.at += 1;
                 }
-                Some(b',' | b':') if open > 0 => {
+                Some(b',' | b':') if depth > 0 => {
                     self.at += 1;
                     continue;
                 }
@@ -274,7 +277,7 @@ impl<'a> Parser<'a> {
                     self.scalar("unreadable value")?;
                 }
             }
-            if open == 0 {
+            if depth == 0 {
                 return Ok(());
             }
         }

@@ -298,3 +298,143 @@ pub fn push_batch_item(out: &mut Vec<u8>, item: &BatchItem<'_>) {
     out.extend_from_slice(&properties_bytes.to_be_bytes());
     out.extend_from_slice(item.properties.as_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_read_as_java_reads_them() {
+        let text = "TAGS\u{1}A\u{2}KEYS\u{1}k1 k2\u{2}\u{1}x\u{2}E\u{1}\u{2}none\u{2}TAGS\u{1}B\u{1}C";
+        let all: Vec<_> = properties(text).collect();
+        assert_eq!(all, [("TAGS", "A"), ("KEYS", "k1 k2"), ("TAGS", "B\u{1}C")]);
+        assert_eq!(property(text, "TAGS"), Some("B\u{1}C"));
+        assert_eq!(property(text, "E"), None);
+        assert_eq!(property("", "TAGS"), None);
+    }
+
+    /// Known fault S07: what the broker adds must not be glued to a value that came without its separator.
+    #[test]
+    fn pushing_and_dropping_keeps_the_others_whole() {
+        for text in ["A\u{1}1\u{2}TAGS\u{1}t", "A\u{1}1\u{2}TAGS\u{1}t\u{2}"] {
+            let mut more = text.to_owned();
+            push_property(&mut more, "MSG_REGION", "r");
+            assert_eq!(more, "A\u{1}1\u{2}TAGS\u{1}t\u{2}MSG_REGION\u{1}r\u{2}");
+            assert_eq!(without(&more, &["A", "MSG_REGION"]), "TAGS\u{1}t\u{2}");
+        }
+        let mut fresh = String::new();
+        push_property(&mut fresh, "a", "b");
+        assert_eq!(fresh, "a\u{1}b\u{2}");
+    }
+
+    /// Vectors: store-format sheet 4.2.
+    #[test]
+    fn hashes_are_java_s() {
+        for (text, hash) in [("TagA", 2598919), ("a", 97), ("order-cancelled", 441731474), ("中文", 646394), ("", 0)]
+        {
+            assert_eq!(tags_code(Some(text)), hash, "{text}");
+        }
+        assert_eq!(java_hash("polygenelubricants", 0), i32::MIN);
+        assert_eq!(tags_code(Some("polygenelubricants")), i32::MIN as i64);
+        assert_eq!(tags_code(None), 0);
+        assert_eq!(java_hash("中文", java_hash("order-", 0)), java_hash("order-中文", 0));
+        assert_eq!(java_hash("\u{1F600}", 0), 0xD83D * 31 + 0xDE00);
+    }
+
+    /// Vectors: wire-protocol sheet 12.5 and store-format sheet 3.2.
+    #[test]
+    fn offset_ids_go_both_ways() {
+        for (host, phy, id) in [
+            ("10.0.0.1:10911", 1024, "0A00000100002A9F0000000000000400"),
+            ("10.0.0.9:10911", 1000, "0A00000900002A9F00000000000003E8"),
+            ("[2001:db8::1]:80", u64::MAX, "20010DB800000000000000000000000100000050FFFFFFFFFFFFFFFF"),
+        ] {
+            let host: SocketAddr = host.parse().unwrap();
+            let mut text = String::new();
+            write_offset_id(&mut text, host, phy);
+            assert_eq!(text, id);
+            assert_eq!(parse_offset_id(id), Some((host, phy)));
+            assert_eq!(parse_offset_id(&id.to_lowercase()), Some((host, phy)));
+        }
+        for bad in ["", "0A", "0A00000100012A9F0000000000000400", "0A00000100002A9F000000000000040G", &"é".repeat(16)]
+        {
+            assert_eq!(parse_offset_id(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn uniq_keys_have_the_client_s_shape() {
+        let mut keys = UniqKeys::new("10.0.0.1".parse().unwrap(), 0x1_0002, 3);
+        // 14 November 2023 22:13:20 UTC is 13 d 22:13:20 into its month.
+        let into_month = (13 * 86_400 + 22 * 3600 + 13 * 60 + 20) * 1000u32;
+        assert_eq!(keys.next(1_700_000_000_000), format!("0A000001000200000003{into_month:08X}0000"));
+        assert_eq!(keys.next(1_700_000_000_001), format!("0A000001000200000003{:08X}0001", into_month + 1));
+        assert_eq!(UniqKeys::new("::1".parse().unwrap(), 1, 1).next(0).len(), 56);
+    }
+
+    #[test]
+    fn months_begin_where_the_calendar_says() {
+        const DAY: i64 = 86_400_000;
+        // Days since 1970 of: 1 Feb 2024 and 1 Mar 2024 (leap), 1 Feb and 1 Mar 2023, 1 Dec 2023 and 1 Jan 2024, 1 Feb and 1 Mar 2100.
+        for (first, next) in
+            [(19754, 19783), (19389, 19417), (19692, 19723), (47513, 47541), (0, 31), (-31, 0), (10988, 11017)]
+        {
+            for now in [first * DAY, first * DAY + 12_345, next * DAY - 1] {
+                assert_eq!(month_of(now), (first * DAY, next * DAY));
+            }
+        }
+    }
+
+    fn batch(items: &[BatchItem<'_>]) -> Vec<u8> {
+        let mut out = Vec::new();
+        items.iter().for_each(|item| push_batch_item(&mut out, item));
+        out
+    }
+
+    /// Known fault S07: entries with and without the trailing 0x02 keep their text as it came.
+    #[test]
+    fn batch_items_come_back_as_they_were_put() {
+        let items = [
+            BatchItem { flag: 1, body: b"one", properties: "TAGS\u{1}A\u{2}" },
+            BatchItem { flag: -1, body: b"", properties: "" },
+            BatchItem { flag: 0, body: &[0; 300], properties: "KEYS\u{1}k\u{2}TAGS\u{1}A" },
+        ];
+        let found: Result<Vec<_>, _> = batch_items(&batch(&items)).map(|i| i.map(|i| (i.flag, i.body.len()))).collect();
+        assert_eq!(found.unwrap(), [(1, 3), (-1, 0), (0, 300)]);
+        let body = batch(&items);
+        let all: Vec<_> = batch_items(&body).map(Result::unwrap).collect();
+        assert_eq!(all, items);
+        assert_eq!(property(all[2].properties, prop::TAGS), Some("A"));
+        assert_eq!(batch_items(b"").count(), 0);
+    }
+
+    #[test]
+    fn a_broken_item_is_named_and_ends_the_batch() {
+        let good = BatchItem { flag: 0, body: b"body", properties: "a\u{1}b\u{2}" };
+        let whole = batch(&[good, good, good]);
+        let size = whole.len() / 3;
+        let broken = |at: usize, bytes: &[u8]| {
+            let mut body = whole.clone();
+            body[size + at..size + at + bytes.len()].copy_from_slice(bytes);
+            let mut items = batch_items(&body);
+            assert!(items.next().unwrap().is_ok());
+            let BatchError::Item { item, at, what } = items.next().unwrap().unwrap_err();
+            assert_eq!((item, at), (1, size));
+            assert!(items.next().is_none());
+            what
+        };
+        assert_eq!(broken(0, &[255; 4]), "negative size");
+        assert_eq!(broken(0, &[127, 0, 0, 0]), "size reaches beyond the batch");
+        assert_eq!(broken(0, &[0, 0, 0, 0]), "size is smaller than an item");
+        assert_eq!(broken(0, &(size as u32 - 1).to_be_bytes()), "size is not the sum of its parts");
+        assert_eq!(broken(0, &(size as u32 + 1).to_be_bytes()), "size is not the sum of its parts");
+        assert_eq!(broken(16, &[255; 4]), "negative body length");
+        assert_eq!(broken(16, &[127, 255, 255, 255]), "body reaches beyond the item");
+        assert_eq!(broken(16, &[0, 0, 0, 10]), "no room for the properties length");
+        assert_eq!(broken(24, &[255, 255]), "negative properties length");
+        assert_eq!(broken(26, &[255]), "properties are not UTF-8");
+        for cut in 1..size {
+            assert!(batch_items(&whole[..cut]).next().unwrap().is_err(), "cut at {cut}");
+        }
+    }
+}

@@ -360,3 +360,199 @@ pub fn index_hash(topic: &str, key: &str) -> u32 {
 fn positive(hash: i32) -> u32 {
     hash.checked_abs().unwrap_or(0) as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new<'a>(topic: &'a str, properties: &'a str) -> NewRecord<'a> {
+        NewRecord {
+            topic,
+            queue_id: 3,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp_ms: 1_700_000_000_000,
+            born_host: "127.0.0.1:50001".parse().unwrap(),
+            store_host: "10.0.0.9:10911".parse().unwrap(),
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body: b"hi",
+            properties,
+            more_properties: "",
+        }
+    }
+
+    fn encoded(r: &NewRecord<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        assert_eq!(encode(&mut out, r), Ok(out.len()));
+        patch(&mut out, 7, 1000, 1_700_000_000_123);
+        out
+    }
+
+    fn record(buf: &[u8]) -> Record<'_> {
+        match parse(buf, true).unwrap() {
+            Found::Record(record) => record,
+            blank => panic!("{blank:?}"),
+        }
+    }
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+        digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+    }
+
+    /// Vector: store-format sheet 3.2.
+    const V101: &str = "00000065 daa320a7 58932aac 00000003 00000000 0000000000000007 00000000000003e8 00000000
+        0000018bcfe56800 7f000001 0000c351 0000018bcfe5687b 0a000009 00002a9f 00000000 0000000000000000
+        00000002 6869 01 54 0007 54414753 01 41 02";
+    /// Vector: wire-protocol sheet 12.1.
+    const V107: &str = "0000006b daa320a7 3610a686 00000003 00000000 0000000000000005 0000000000000400 00000000
+        0000018bcfe56800 0a000001 0000c350 0000018bcfe56801 0a000001 00002a9f 00000000 0000000000000000
+        00000005 68656c6c6f 01 54 000a 54414753 01 54616741 02";
+
+    #[test]
+    fn the_sheets_vectors_encode_and_parse() {
+        assert_eq!(encoded(&new("T", "TAGS\u{1}A\u{2}")), hex(V101));
+        let bytes = hex(V107);
+        let r = record(&bytes);
+        assert_eq!((r.bytes, r.queue_id, r.queue_offset, r.phy_offset), (107, 3, 5, 1024));
+        assert_eq!((r.topic, r.body, r.properties), ("T", &b"hello"[..], "TAGS\u{1}TagA\u{2}"));
+        assert_eq!(
+            (r.born_host.to_string(), r.store_host.to_string()),
+            ("10.0.0.1:50000".into(), "10.0.0.1:10911".into())
+        );
+        assert_eq!(store_timestamp_ms(&bytes[..84]), Some(1_700_000_000_001));
+        assert_eq!(store_timestamp_ms(&bytes[..63]), None);
+        let mut again = Vec::new();
+        encode(
+            &mut again,
+            &NewRecord { born_host: r.born_host, store_host: r.store_host, body: r.body, ..new(r.topic, r.properties) },
+        )
+        .unwrap();
+        patch(&mut again, 5, 1024, 1_700_000_000_001);
+        assert_eq!(again, bytes);
+    }
+
+    /// Vectors: store-format sheet 3.5.
+    #[test]
+    fn body_crcs() {
+        assert_eq!(body_crc(b"123456789"), 1_274_296_614);
+        assert_eq!(body_crc(b"hi"), 1_486_039_724);
+    }
+
+    #[test]
+    fn hosts_of_both_kinds_and_every_topic_length() {
+        let v6 = "[2001:db8::7]:1".parse().unwrap();
+        let v4 = "10.0.0.9:10911".parse().unwrap();
+        let mapped = "[::ffff:10.0.0.9]:10911".parse().unwrap();
+        for (born, store, more) in [(v4, v4, 0), (v6, v4, 12), (v4, v6, 12), (v6, v6, 24), (mapped, mapped, 0)] {
+            for length in [0, 1, 127, 128, 255] {
+                let topic = "t".repeat(length);
+                let r = NewRecord { born_host: born, store_host: store, sys_flag: 0x31, ..new(&topic, "a\u{1}b\u{2}") };
+                let bytes = encoded(&r);
+                assert_eq!(bytes.len(), RECORD_BYTES_MIN + more + 2 + length + 4 + (length > 127) as usize);
+                let back = record(&bytes);
+                assert_eq!(back.topic, topic);
+                assert_eq!(back.born_host.ip(), born.ip().to_canonical());
+                assert_eq!(back.store_host.ip(), store.ip().to_canonical());
+                assert_eq!(store_timestamp_ms(&bytes), Some(1_700_000_000_123));
+                assert_eq!((back.queue_offset, back.phy_offset, back.store_timestamp_ms), (7, 1000, 1_700_000_000_123));
+                assert_eq!(back.sys_flag & 1, 1);
+            }
+        }
+    }
+
+    #[test]
+    fn limits_refuse_before_anything_is_written() {
+        let mut out = vec![1, 2, 3];
+        let topic = "t".repeat(256);
+        assert_eq!(encode(&mut out, &new(&topic, "")), Err(EncodeError::Topic { bytes: 256, max: 255 }));
+        let text = format!("a\u{1}{}", "x".repeat(PROPERTIES_BYTES_MAX - 5));
+        let fits = NewRecord { more_properties: "bc", ..new("T", &text) };
+        let over = NewRecord { more_properties: "bcd", ..fits };
+        assert_eq!(encode(&mut out, &over), Err(EncodeError::Properties { bytes: PROPERTIES_BYTES_MAX + 1 }));
+        assert_eq!(out, [1, 2, 3]);
+        assert!(encode(&mut out, &fits).is_ok());
+        assert_eq!(record(&out[3..]).properties.len(), PROPERTIES_BYTES_MAX);
+    }
+
+    #[test]
+    fn added_properties_are_separated_once() {
+        for (first, more, whole) in [
+            ("a\u{1}b", "c\u{1}d\u{2}", "a\u{1}b\u{2}c\u{1}d\u{2}"),
+            ("a\u{1}b\u{2}", "c\u{1}d\u{2}", "a\u{1}b\u{2}c\u{1}d\u{2}"),
+            ("a\u{1}b", "", "a\u{1}b"),
+            ("", "c\u{1}d\u{2}", "c\u{1}d\u{2}"),
+        ] {
+            assert_eq!(record(&encoded(&NewRecord { more_properties: more, ..new("T", first) })).properties, whole);
+        }
+    }
+
+    #[test]
+    fn cut_and_damaged_records_are_errors() {
+        let whole = hex(V101);
+        for cut in 0..whole.len() {
+            let wants = if cut < 8 { 8 } else { 101 };
+            assert_eq!(parse(&whole[..cut], true), Err(RecordError::Short { has: cut, wants }));
+        }
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                let mut bad = whole.clone();
+                bad[at] ^= 1 << bit;
+                let _ = parse(&bad, true);
+                if (88..90).contains(&at) {
+                    assert!(matches!(parse(&bad, true), Err(RecordError::Crc { .. })));
+                    assert!(parse(&bad, false).is_ok());
+                }
+                if [0, 1, 2, 3, 4, 5, 6, 84, 85, 86, 87, 90, 92, 93].contains(&at) {
+                    assert!(parse(&bad, false).is_err(), "byte {at} bit {bit}");
+                }
+            }
+        }
+        assert_eq!(parse(&[0; 100], true), Err(RecordError::Bad("unknown magic")));
+        let mut not_utf8 = whole.clone();
+        not_utf8[91] = 0xFF;
+        assert_eq!(parse(&not_utf8, true), Err(RecordError::Bad("topic is not UTF-8")));
+    }
+
+    #[test]
+    fn odd_property_bytes_do_not_lose_the_record() {
+        let mut bytes = encoded(&new("T", "TAGS\u{1}A\u{2}x\u{1}yz"));
+        let last = bytes.len() - 1;
+        bytes[last] = 0xFF;
+        assert_eq!(record(&bytes).properties, "TAGS\u{1}A\u{2}x\u{1}y");
+    }
+
+    #[test]
+    fn blanks_close_a_segment() {
+        let mut blank = 4096u32.to_be_bytes().to_vec();
+        blank.extend_from_slice(&MAGIC_BLANK.to_be_bytes());
+        assert_eq!(parse(&blank, true), Ok(Found::Blank { bytes: 4096 }));
+        blank[..4].copy_from_slice(&7u32.to_be_bytes());
+        assert!(matches!(parse(&blank, true), Err(RecordError::Bad(_))));
+        blank[..4].copy_from_slice(&u32::MAX.to_be_bytes());
+        assert!(matches!(parse(&blank, true), Err(RecordError::Bad(_))));
+    }
+
+    /// Vectors: store-format sheet 5.2; known fault S04: blanks in KEYS.
+    #[test]
+    fn index_hashes_in_java_s_order() {
+        assert_eq!(index_hash("TopicTest", "key1"), 1_655_984_460);
+        assert_eq!(index_hash("T", "k"), 81_916);
+        assert_eq!(index_hash("Norm", "T#TagA"), 1_472_600_413);
+        let text = "TAGS\u{1}TagA\u{2}KEYS\u{1} k1  k2 k1 \u{2}UNIQ_KEY\u{1}U\u{2}";
+        let hashes = |sys_flag| {
+            let mut all = Vec::new();
+            index_key_hashes("Norm", text, sys_flag, |hash| all.push(hash));
+            all
+        };
+        let [u, k1, k2, tag] = ["U", "k1", "k2", "T#TagA"].map(|key| index_hash("Norm", key));
+        for indexed in [0, 4, 8] {
+            assert_eq!(hashes(indexed), [u, k1, k2, k1, tag]);
+        }
+        assert!(hashes(0xC).is_empty());
+        assert_eq!(positive(i32::MIN), 0);
+        // Known fault S01: these two collide, so a finder must compare the text.
+        assert_eq!(index_hash("AaTopic", "BB"), index_hash("BBTopic", "Aa"));
+    }
+}
