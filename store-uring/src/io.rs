@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 /// Direct reads and writes are whole multiples of this, at multiples of it.
 pub const ALIGN: usize = 4096;
 const WRITE_TRIES: usize = 8;
+const ZERO_PIECE_BYTES: u64 = 512 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -67,6 +68,16 @@ pub trait File: 'static {
     type Buf: AsRef<[u8]> + AsMut<[u8]> + 'static;
     /// Zeroed, aligned.
     fn buffer(&self, bytes: usize) -> Self::Buf;
+    /// Aligned, contents unspecified: for a caller that fills what it writes.
+    fn buffer_unzeroed(&self, bytes: usize) -> Self::Buf {
+        self.buffer(bytes)
+    }
+    /// The first `bytes` of a buffer; what lies behind is given up. Production copies nothing.
+    fn cut(&self, buf: Self::Buf, bytes: usize) -> Self::Buf {
+        let mut kept = self.buffer_unzeroed(bytes);
+        kept.as_mut().copy_from_slice(&buf.as_ref()[..bytes]);
+        kept
+    }
     /// May be short. The buffer comes back in every case.
     async fn write_at(&self, at: u64, buf: Self::Buf) -> (io::Result<usize>, Self::Buf);
     /// May be short at the end of the file.
@@ -74,14 +85,36 @@ pub trait File: 'static {
     /// Allocates blocks for `bytes` from the start and makes the file at least that long.
     async fn allocate(&self, bytes: u64) -> io::Result<()>;
     async fn set_len(&self, bytes: u64) -> io::Result<()>;
+    /// Makes an aligned range (inside the file's length) read as zeros; not durable before a sync.
+    async fn zero_range(&self, from: u64, to: u64) -> io::Result<()> {
+        write_zeros(self, from, to).await
+    }
     async fn len(&self) -> io::Result<u64>;
     async fn datasync(&self) -> io::Result<()>;
     /// fsync: length and all metadata too.
     async fn sync(&self) -> io::Result<()>;
 }
 
+/// Writes zeros over an aligned range, in pieces.
+pub async fn write_zeros<F: File + ?Sized>(file: &F, from: u64, to: u64) -> io::Result<()> {
+    let mut buf = None;
+    let mut at = from;
+    while at < to {
+        let bytes = (to - at).min(ZERO_PIECE_BYTES) as usize;
+        let piece = match buf.take() {
+            Some(used) => file.cut(used, bytes),
+            None => file.buffer(bytes),
+        };
+        let (wrote, back) = write_all(file, at, piece).await;
+        wrote?;
+        buf = Some(back);
+        at += bytes as u64;
+    }
+    Ok(())
+}
+
 /// A short write is repeated whole: the range has one writer and the bytes are the same. The buffer comes back in every case.
-pub async fn write_all<F: File>(file: &F, at: u64, mut buf: F::Buf) -> (io::Result<()>, F::Buf) {
+pub async fn write_all<F: File + ?Sized>(file: &F, at: u64, mut buf: F::Buf) -> (io::Result<()>, F::Buf) {
     for _ in 0..WRITE_TRIES {
         let (wrote, back) = file.write_at(at, buf).await;
         buf = back;

@@ -4,6 +4,7 @@ pub mod checkpoint;
 pub mod commit_log;
 pub mod consume_queue;
 pub mod dispatch;
+mod event;
 pub mod index;
 pub mod io;
 pub mod json_table;
@@ -31,9 +32,19 @@ pub enum StoreError {
     #[error("offset {0} is outside the log")]
     OutOfRange(PhyOffset),
     #[error("{op} at {at}: {source}")]
-    Io { op: &'static str, at: PhyOffset, #[source] source: std::io::Error },
+    Io {
+        op: &'static str,
+        at: PhyOffset,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("{op} {path}: {source}")]
-    File { op: &'static str, path: PathBuf, #[source] source: std::io::Error },
+    File {
+        op: &'static str,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     /// A file that recovery must not guess about; the text says what and the cure.
     #[error("{path}: {what}")]
     Refused { path: PathBuf, what: String },

@@ -1,1 +1,408 @@
-//! The production io: glommio files, O_DIRECT for the log.
+//! The production io: glommio files, O_DIRECT for the log. Used by every role; everything it makes stays on its core.
+//!
+//! What glommio 0.9.0 needs worked round (source read, versions of 2024):
+//! - opening a `DmaFile` does `statfs` by path and unwraps, so a name removed meanwhile would end the process: the file is opened
+//!   buffered first, and again for direct io through `/proc/self/fd`, which names the open file itself;
+//! - `statx` goes by path too, which a rename or that detour makes stale: lengths come from `fstat` on the descriptor;
+//! - `write_at` keeps the buffer on an error: writes go through an `Rc`;
+//! - its errors wrap the OS error: the number is taken out here, once.
+//!
+//! There is no uring operation (in glommio) for names in directories, so these go to the executor's blocking thread.
+use super::{Access, File, Io, Metadata, Open, Space};
+use glommio::GlommioError;
+use glommio::io::{BufferedFile, DmaBuffer, DmaFile, OpenOptions, ReadResult};
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// One recorded operation of a file, in the order in which this core saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Op {
+    pub seq: u64,
+    pub kind: OpKind,
+    /// As it was opened; a later rename does not change it.
+    pub file: Rc<Path>,
+    pub at: u64,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    WriteStart,
+    /// Completed without error; `bytes` as the system answered.
+    WriteEnd,
+    SyncStart,
+    /// Completed without error.
+    SyncEnd,
+    /// Noted by the owner of the io: everything below `at + bytes` was acknowledged now.
+    Acked,
+}
+
+/// What the files of one core did, for the test that an acknowledgement follows the write (and sync) that covers it.
+#[derive(Clone, Default, Debug)]
+pub struct OpLog(Rc<RefCell<Vec<Op>>>);
+
+impl OpLog {
+    pub fn note(&self, kind: OpKind, file: &Rc<Path>, at: u64, bytes: u64) {
+        let mut ops = self.0.borrow_mut();
+        let seq = ops.len() as u64;
+        ops.push(Op { seq, kind, file: file.clone(), at, bytes });
+    }
+
+    pub fn ops(&self) -> Vec<Op> {
+        self.0.borrow().clone()
+    }
+}
+
+/// Cheap to clone. `Default` is the one for shards.
+#[derive(Clone, Default, Debug)]
+pub struct GlommioIo {
+    log: Option<OpLog>,
+    blocking: bool,
+}
+
+impl GlommioIo {
+    /// For the shards: nothing blocks.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// For the start, before any shard runs: directory operations are made on the calling thread, which is faster by the hop to
+    /// the blocking thread (some 50 us for each of thousands of queue directories).
+    pub fn starting() -> Self {
+        GlommioIo { log: None, blocking: true }
+    }
+
+    /// Records the operations of all files opened through it.
+    pub fn recording(log: OpLog) -> Self {
+        GlommioIo { log: Some(log), blocking: false }
+    }
+
+    /// Runs a call that may sleep in the kernel away from the shard.
+    async fn away<R: Send + 'static>(&self, call: impl FnOnce() -> R + Send + 'static) -> R {
+        if self.blocking { call() } else { glommio::executor().spawn_blocking(call).await }
+    }
+}
+
+impl Io for GlommioIo {
+    type File = GlommioFile;
+
+    async fn open(&self, path: &Path, how: Open) -> io::Result<GlommioFile> {
+        let path: Rc<Path> = std::path::absolute(path)?.into(); // glommio resolves relative paths by blocking calls
+        let mut options = OpenOptions::new();
+        options.read(true).write(how.access != Access::Read);
+        match how.access {
+            Access::Read | Access::Write => {}
+            Access::Create => _ = options.create(true),
+            Access::CreateNew => _ = options.create_new(true),
+        }
+        let pinned = options.buffered_open(&path).await.map_err(os_error)?;
+        let kind = if how.direct {
+            let by_descriptor = format!("/proc/self/fd/{}", pinned.as_raw_fd());
+            let mut options = OpenOptions::new();
+            options.read(true).write(how.access != Access::Read);
+            let direct = options.dma_open(by_descriptor).await.map_err(os_error);
+            pinned.close().await.map_err(os_error)?;
+            Kind::Direct(direct?)
+        } else {
+            Kind::Buffered(pinned)
+        };
+        Ok(GlommioFile { kind, path, log: self.log.clone(), blocking: self.blocking })
+    }
+
+    async fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        let dir = dir.to_owned();
+        self.away(move || {
+            let mut names = std::fs::read_dir(dir)?
+                .map(|entry| entry.map(|e| PathBuf::from(e.file_name())))
+                .collect::<io::Result<Vec<_>>>()?;
+            names.sort_unstable();
+            Ok(names)
+        })
+        .await
+    }
+
+    async fn metadata(&self, path: &Path) -> io::Result<Metadata> {
+        let path = path.to_owned();
+        let found = self.away(move || std::fs::metadata(path)).await?;
+        let modified_ms = found.modified().map(ms_since_epoch)?;
+        Ok(Metadata { bytes: found.len(), modified_ms, is_dir: found.is_dir() })
+    }
+
+    async fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let path = path.to_owned();
+        self.away(move || std::fs::create_dir_all(path)).await
+    }
+
+    async fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.away(move || std::fs::rename(from, to)).await
+    }
+
+    async fn remove(&self, path: &Path) -> io::Result<()> {
+        let path = path.to_owned();
+        self.away(move || std::fs::remove_file(path)).await
+    }
+
+    async fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        let path = path.to_owned();
+        self.away(move || std::fs::remove_dir(path)).await
+    }
+
+    async fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let dir = dir.to_owned();
+        self.away(move || std::fs::File::open(dir)?.sync_all()).await
+    }
+
+    async fn space(&self, path: &Path) -> io::Result<Space> {
+        let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
+        self.away(move || {
+            // SAFETY: all-zero is a valid statvfs; the path is a C string and both pointers live through the call.
+            let (failed, found) = unsafe {
+                let mut found: libc::statvfs = std::mem::zeroed();
+                (libc::statvfs(path.as_ptr(), &mut found), found)
+            };
+            if failed != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let block = found.f_frsize;
+            Ok(Space { total_bytes: found.f_blocks * block, free_bytes: found.f_bavail * block })
+        })
+        .await
+    }
+
+    fn now_ms(&self) -> i64 {
+        ms_since_epoch(SystemTime::now())
+    }
+}
+
+#[derive(Debug)]
+enum Kind {
+    Direct(DmaFile),
+    Buffered(BufferedFile),
+}
+
+/// Closed by the reactor after the drop.
+#[derive(Debug)]
+pub struct GlommioFile {
+    kind: Kind,
+    path: Rc<Path>,
+    log: Option<OpLog>,
+    blocking: bool,
+}
+
+impl GlommioFile {
+    fn note(&self, kind: OpKind, at: u64, bytes: u64) {
+        if let Some(log) = &self.log {
+            log.note(kind, &self.path, at, bytes);
+        }
+    }
+
+    fn descriptor(&self) -> i32 {
+        match &self.kind {
+            Kind::Direct(file) => file.as_raw_fd(),
+            Kind::Buffered(file) => file.as_raw_fd(),
+        }
+    }
+}
+
+impl File for GlommioFile {
+    type Buf = GlommioBuf;
+
+    fn buffer(&self, bytes: usize) -> GlommioBuf {
+        let mut buf = self.buffer_unzeroed(bytes);
+        buf.as_mut().fill(0); // DMA buffers come with the contents of their last use
+        buf
+    }
+
+    fn buffer_unzeroed(&self, bytes: usize) -> GlommioBuf {
+        match &self.kind {
+            Kind::Direct(file) if bytes > 0 => GlommioBuf(Memory::Dma(Rc::new(file.alloc_dma_buffer(bytes)))),
+            Kind::Direct(_) | Kind::Buffered(_) => GlommioBuf(Memory::Bytes(vec![0; bytes])),
+        }
+    }
+
+    fn cut(&self, buf: GlommioBuf, bytes: usize) -> GlommioBuf {
+        match buf.0 {
+            Memory::Dma(mut dma) => match Rc::get_mut(&mut dma) {
+                Some(own) => {
+                    own.trim_to_size(bytes);
+                    GlommioBuf(Memory::Dma(dma))
+                }
+                None => GlommioBuf(Memory::Bytes(dma.as_bytes()[..bytes].to_vec())),
+            },
+            Memory::Bytes(mut vec) => {
+                vec.truncate(bytes);
+                GlommioBuf(Memory::Bytes(vec))
+            }
+            Memory::Read(read) => GlommioBuf(Memory::Bytes(read[..bytes].to_vec())),
+        }
+    }
+
+    async fn write_at(&self, at: u64, buf: GlommioBuf) -> (io::Result<usize>, GlommioBuf) {
+        self.note(OpKind::WriteStart, at, buf.as_ref().len() as u64);
+        let (wrote, buf) = match &self.kind {
+            Kind::Direct(file) => {
+                let dma = buf.into_dma(file);
+                let wrote = file.write_rc_at(dma.clone(), at).await;
+                (wrote, GlommioBuf(Memory::Dma(dma)))
+            }
+            // The buffered write keeps the vector it is given, so it gets a copy.
+            Kind::Buffered(file) => (file.write_at(buf.as_ref().to_vec(), at).await, buf),
+        };
+        if let Ok(bytes) = &wrote {
+            self.note(OpKind::WriteEnd, at, *bytes as u64);
+        }
+        (wrote.map_err(os_error), buf)
+    }
+
+    async fn read_at(&self, at: u64, bytes: usize) -> io::Result<GlommioBuf> {
+        let read = match &self.kind {
+            Kind::Direct(file) => file.read_at_aligned(at, bytes).await,
+            Kind::Buffered(file) => file.read_at(at, bytes).await,
+        };
+        Ok(GlommioBuf(Memory::Read(read.map_err(os_error)?)))
+    }
+
+    async fn allocate(&self, bytes: u64) -> io::Result<()> {
+        match &self.kind {
+            Kind::Direct(file) => file.pre_allocate(bytes, false).await,
+            Kind::Buffered(file) => file.pre_allocate(bytes, false).await,
+        }
+        .map_err(os_error)
+    }
+
+    async fn set_len(&self, bytes: u64) -> io::Result<()> {
+        match &self.kind {
+            Kind::Direct(file) => file.truncate(bytes).await,
+            Kind::Buffered(file) => file.truncate(bytes).await,
+        }
+        .map_err(os_error)
+    }
+
+    /// ext4, XFS and btrfs turn the range into unwritten blocks at once; where that is not known, zeros are written.
+    async fn zero_range(&self, from: u64, to: u64) -> io::Result<()> {
+        let descriptor = self.descriptor();
+        let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+        let call = move || {
+            // SAFETY: the caller holds the file open until the answer; fallocate touches no memory of ours.
+            if unsafe { libc::fallocate(descriptor, mode, from as i64, (to - from) as i64) } == 0 {
+                Ok(())
+            } else {
+                Err(io::Error::last_os_error())
+            }
+        };
+        match if self.blocking { call() } else { glommio::executor().spawn_blocking(call).await } {
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => super::write_zeros(self, from, to).await,
+            done => done,
+        }
+    }
+
+    async fn len(&self) -> io::Result<u64> {
+        // In memory for an open file of a local filesystem, so it does not block the shard.
+        // SAFETY: all-zero is a valid stat, the descriptor is open while `self` lives, the pointer lives through the call.
+        let (failed, found) = unsafe {
+            let mut found: libc::stat = std::mem::zeroed();
+            (libc::fstat(self.descriptor(), &mut found), found)
+        };
+        if failed == 0 { Ok(found.st_size as u64) } else { Err(io::Error::last_os_error()) }
+    }
+
+    async fn datasync(&self) -> io::Result<()> {
+        self.note(OpKind::SyncStart, 0, 0);
+        match &self.kind {
+            Kind::Direct(file) => file.fdatasync().await,
+            Kind::Buffered(file) => file.fdatasync().await,
+        }
+        .map_err(os_error)?;
+        self.note(OpKind::SyncEnd, 0, 0);
+        Ok(())
+    }
+
+    async fn sync(&self) -> io::Result<()> {
+        self.note(OpKind::SyncStart, 0, 0);
+        let descriptor = self.descriptor();
+        let call = move || {
+            // SAFETY: the caller holds the file open until the answer; fsync touches no memory of ours.
+            if unsafe { libc::fsync(descriptor) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        };
+        if self.blocking { call() } else { glommio::executor().spawn_blocking(call).await }?;
+        self.note(OpKind::SyncEnd, 0, 0);
+        Ok(())
+    }
+}
+
+/// Memory for one write, or what one read brought.
+#[derive(Debug)]
+pub struct GlommioBuf(Memory);
+
+#[derive(Debug)]
+enum Memory {
+    Bytes(Vec<u8>),
+    Dma(Rc<DmaBuffer>),
+    Read(ReadResult),
+}
+
+impl GlommioBuf {
+    /// The same memory, or an aligned copy of what did not come from this kind of file.
+    fn into_dma(self, file: &DmaFile) -> Rc<DmaBuffer> {
+        match self.0 {
+            Memory::Dma(dma) => dma,
+            other => {
+                let from = GlommioBuf(other);
+                let mut dma = file.alloc_dma_buffer(from.as_ref().len().max(1));
+                dma.trim_to_size(from.as_ref().len());
+                dma.as_bytes_mut().copy_from_slice(from.as_ref());
+                Rc::new(dma)
+            }
+        }
+    }
+}
+
+impl AsRef<[u8]> for GlommioBuf {
+    fn as_ref(&self) -> &[u8] {
+        match &self.0 {
+            Memory::Bytes(vec) => vec,
+            Memory::Dma(dma) => dma.as_bytes(),
+            Memory::Read(read) => read,
+        }
+    }
+}
+
+impl AsMut<[u8]> for GlommioBuf {
+    /// A read result, and a buffer that a dropped write left with the kernel, are copied first.
+    fn as_mut(&mut self) -> &mut [u8] {
+        let own = match &mut self.0 {
+            Memory::Bytes(_) => true,
+            Memory::Dma(dma) => Rc::get_mut(dma).is_some(),
+            Memory::Read(_) => false,
+        };
+        if !own {
+            self.0 = Memory::Bytes(self.as_ref().to_vec());
+        }
+        match &mut self.0 {
+            Memory::Bytes(vec) => vec,
+            Memory::Dma(dma) => Rc::get_mut(dma).expect("looked at above").as_bytes_mut(),
+            Memory::Read(_) => unreachable!("replaced by a copy above"),
+        }
+    }
+}
+
+/// The OS error inside glommio's, with its number.
+fn os_error(e: GlommioError<()>) -> io::Error {
+    match e.raw_os_error() {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => e.into(),
+    }
+}
+
+/// Negative before 1970.
+fn ms_since_epoch(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => after.as_millis() as i64,
+        Err(before) => -(before.duration().as_millis() as i64),
+    }
+}
