@@ -1,9 +1,17 @@
 //! The only crate with sockets: framed connections on glommio, for two servers and every client of ours.
 //! Knows frames and commands, not what they mean.
+//!
+//! A connection is two tasks of the shard that owns its socket: one reads and hands over, one writes what gathered. All its calls are
+//! synchronous, so whatever is answered within one turn of the executor leaves in one write.
+mod calls;
 pub mod client;
 pub mod connection;
 pub mod listener;
+mod reader;
+mod shared;
 pub mod stop;
+mod wait;
+mod writer;
 
 use connection::Conn;
 use std::rc::Rc;
@@ -37,14 +45,14 @@ pub trait Service: 'static {
 /// Limits of a server's or client's connections.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Closed when nothing was read or written for so long.
+    /// Closed when nothing was read or written for so long, or when one large frame takes longer to arrive; 0 for never.
     pub idle_ms: u64,
-    /// One read takes at most so much (also the smallest read buffer kept by a busy connection; an idle one keeps none).
+    /// One read takes at most so much. The buffer is the shard's; a connection keeps only the start of a frame not yet whole.
     pub read_bytes: usize,
     /// A connection stops reading while more than this waits to be sent, or is held by requests in flight.
     pub out_bytes_high: usize,
     pub held_bytes_high: usize,
-    /// All partly received frames of a shard together.
+    /// All partly received frames of a shard together. A frame above a quarter of `read_bytes` is read only once its bytes are reserved.
     pub receive_budget_bytes: usize,
 }
 

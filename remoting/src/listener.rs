@@ -1,42 +1,122 @@
 //! Accepts on one shard and hands each socket to the least loaded shard.
-use crate::connection::Conns;
+//!
+//! Listening on every shard (SO_REUSEPORT) would leave two or three connections on one core; here the counts decide.
+use crate::connection::{self, Conns};
 use crate::stop::Gate;
 use crate::{Limits, Service};
+use futures_lite::future::or;
+use glommio::net::{AcceptedTcpStream, TcpListener};
+use glommio::timer::Timer;
+use socket2::{Domain, Protocol, Socket, Type};
 use std::net::SocketAddr;
+use std::os::fd::{FromRawFd, IntoRawFd};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tracing::{debug, warn};
+
+const BACKLOG: i32 = 1024;
+/// Accepted sockets that a shard has not taken yet.
+const HANDED_MAX: usize = 1024;
+/// How long accepting rests when the process or the system has no more descriptors or memory.
+const EXHAUSTED_REST: Duration = Duration::from_millis(200);
 
 /// Sockets handed to one shard, and how many it has. Made once per server before the shards start; cloned into each.
 #[derive(Clone)]
 pub struct Spread {
-    _private: (),
+    lanes: Arc<[Lane]>,
+}
+
+struct Lane {
+    sender: flume::Sender<AcceptedTcpStream>,
+    receiver: flume::Receiver<AcceptedTcpStream>,
+    /// Connections handed over and not ended.
+    count: AtomicUsize,
 }
 
 impl Spread {
     pub fn new(shards: usize) -> Self {
-        let _ = shards;
-        todo!()
+        assert!(shards > 0, "a server without shards");
+        let lane = |_| {
+            let (sender, receiver) = flume::bounded(HANDED_MAX);
+            Lane { sender, receiver, count: AtomicUsize::new(0) }
+        };
+        Spread { lanes: (0..shards).map(lane).collect() }
+    }
+
+    /// The shard with the fewest connections; among equals the first one from `turn` on.
+    fn least(&self, turn: usize) -> usize {
+        let shards = self.lanes.len();
+        let from_turn = (0..shards).map(|step| (turn + step) % shards);
+        from_turn.min_by_key(|shard| self.lanes[*shard].count.load(Ordering::Relaxed)).expect("there are shards")
+    }
+
+    /// Connections of each shard, for logs and metrics.
+    pub fn counts(&self) -> Vec<usize> {
+        self.lanes.iter().map(|lane| lane.count.load(Ordering::Relaxed)).collect()
     }
 }
 
 /// A bound listening socket; plain, so that binding errors are known before any shard runs.
 pub struct Bound {
     pub addr: SocketAddr,
-    _socket: std::net::TcpListener,
+    socket: std::net::TcpListener,
 }
 
 /// SO_REUSEADDR, backlog 1024; port 0 picks a free one (see `addr`).
 pub fn bind(addr: SocketAddr) -> std::io::Result<Bound> {
-    let _ = addr;
-    todo!()
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    let socket: std::net::TcpListener = socket.into();
+    Ok(Bound { addr: socket.local_addr()?, socket })
 }
 
 /// The accepting task of one shard: runs until `gate` closes. Each accepted socket goes to the shard with the fewest connections.
 pub async fn accept(bound: Bound, spread: Spread, gate: Rc<Gate>) {
-    let _ = (bound, spread, gate);
-    todo!()
+    // SAFETY: `into_raw_fd` gives up the only ownership of a listening socket; the glommio listener takes it over.
+    let listener = unsafe { TcpListener::from_raw_fd(bound.socket.into_raw_fd()) };
+    let mut exhausted = false;
+    for turn in 0.. {
+        let accepted = or(async { Some(listener.shared_accept().await) }, async {
+            gate.closed().await;
+            None
+        });
+        match accepted.await {
+            None => return,
+            Some(Ok(stream)) => {
+                exhausted = false;
+                let lane = &spread.lanes[spread.least(turn)];
+                lane.count.fetch_add(1, Ordering::Relaxed);
+                lane.sender.send_async(stream).await.expect("the spread keeps a receiver of each lane");
+            }
+            Some(Err(error)) => {
+                let error = std::io::Error::from(error);
+                if !is_exhaustion(&error) {
+                    // The peer went away before it was accepted; the listener itself is sound.
+                    debug!(%error, "accept on {}", bound.addr);
+                    futures_lite::future::yield_now().await;
+                    continue;
+                }
+                if !exhausted {
+                    warn!("accepting on {} rests until there are descriptors and memory again: {error}", bound.addr);
+                }
+                exhausted = true;
+                Timer::new(EXHAUSTED_REST).await;
+            }
+        }
+    }
+}
+
+/// No descriptor or memory for one more socket: trying again at once would only spin.
+fn is_exhaustion(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
 }
 
 /// The serving task of shard `shard`: takes the sockets handed to it and runs each as a task of its own, until `gate` closes.
+/// The connections outlive it: [`Conns::close_all`] ends them, [`Conns::emptied`] waits for their end.
 pub async fn serve<S: Service>(
     spread: Spread,
     shard: u16,
@@ -45,6 +125,57 @@ pub async fn serve<S: Service>(
     limits: Limits,
     gate: Rc<Gate>,
 ) {
-    let _ = (spread, shard, conns, service, limits, gate);
-    todo!()
+    let receiver = spread.lanes[shard as usize].receiver.clone();
+    loop {
+        let handed = or(async { receiver.recv_async().await.ok() }, async {
+            gate.closed().await;
+            None
+        });
+        let Some(stream) = handed.await else { break };
+        let counted = Counted { spread: spread.clone(), shard: shard as usize };
+        let (conns, service, limits) = (conns.clone(), service.clone(), limits.clone());
+        glommio::spawn_local(async move {
+            connection::run(stream.bind_to_executor(), shard, conns, service, limits).await;
+            drop(counted);
+        })
+        .detach();
+    }
+    // What was handed over and not taken is closed, since nothing else owns those descriptors.
+    for stream in receiver.try_iter() {
+        drop(stream.bind_to_executor());
+        spread.lanes[shard as usize].count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts one connection of a shard until it ends.
+struct Counted {
+    spread: Spread,
+    shard: usize,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.spread.lanes[self.shard].count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_loaded_shard_is_next_and_equals_take_turns() {
+        let spread = Spread::new(3);
+        let mut handed = |turn: usize| {
+            let shard = spread.least(turn);
+            spread.lanes[shard].count.fetch_add(1, Ordering::Relaxed);
+            shard
+        };
+        assert_eq!([handed(0), handed(1), handed(2)], [0, 1, 2]);
+        assert_eq!(handed(4), 1);
+        assert_eq!(handed(4), 2, "shard 1 has one more by now");
+        assert_eq!(spread.counts(), [1, 2, 2]);
+        drop(Counted { spread: spread.clone(), shard: 2 });
+        assert_eq!(spread.counts(), [1, 2, 1]);
+    }
 }
