@@ -239,8 +239,8 @@ impl Conn {
     pub(crate) fn must_pause(&self) -> bool {
         let divisor = if self.paused.get() { 2 } else { 1 };
         let waiting = self.out_bytes.get() + self.sending_bytes.get();
-        let high =
-            waiting > self.limits.out_bytes_high / divisor || self.held_bytes.get() > self.limits.held_bytes_high / divisor;
+        let high = waiting > self.limits.out_bytes_high / divisor
+            || self.held_bytes.get() > self.limits.held_bytes_high / divisor;
         self.paused.set(high);
         high
     }

@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn the_least_loaded_shard_is_next_and_equals_take_turns() {
         let spread = Spread::new(3);
-        let mut handed = |turn: usize| {
+        let handed = |turn: usize| {
             let shard = spread.least(turn);
             spread.lanes[shard].count.fetch_add(1, Ordering::Relaxed);
             shard

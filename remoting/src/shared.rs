@@ -68,7 +68,12 @@ impl Shared {
 
     /// Waits, first come first served, until `bytes` more fit into `budget_bytes` (a frame larger than all of it goes alone).
     /// `None` when `conn` is closed meanwhile.
-    pub(crate) async fn reserve_partial(self: &Rc<Self>, bytes: usize, budget_bytes: usize, conn: &Conn) -> Option<Partial> {
+    pub(crate) async fn reserve_partial(
+        self: &Rc<Self>,
+        bytes: usize,
+        budget_bytes: usize,
+        conn: &Conn,
+    ) -> Option<Partial> {
         let place = self.partial_line.place();
         let reserved = poll_fn(|cx| {
             if !conn.is_open() {
