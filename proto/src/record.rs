@@ -357,7 +357,7 @@ pub fn index_hash(topic: &str, key: &str) -> u32 {
 }
 
 /// Java's `Math.abs`, whose one negative answer becomes 0.
-fn positive(hash: i32) -> u32 {
+pub fn positive(hash: i32) -> u32 {
     hash.checked_abs().unwrap_or(0) as u32
 }
 
