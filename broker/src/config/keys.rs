@@ -1,0 +1,231 @@
+//! Every key that the broker acts on: name, field, type, default, and when a change at run time takes effect. From this one list come
+//! the struct, the defaults, reading, printing and the run-time update. Apache's names and defaults (behaviour sheet 2.8, checked
+//! against the classes of 5.5.0) unless the row says that the key is ours.
+use super::values::{BrokerRole, ConfigValue, CpuSet, DelayLevels, FlushDiskType, Hours, NamesrvAddrs};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+/// When a value set at run time is acted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// At the next request that looks at it.
+    AtOnce,
+    /// When the broker starts again.
+    Restart,
+    /// Never: the key is Apache's and has no meaning here.
+    Inert,
+}
+
+/// One row a key; see the module's head.
+macro_rules! config_keys {
+    ($( $(#[$doc:meta])* $key:literal => $field:ident: $kind:ty = $default:expr, $effect:ident; )*) => {
+        /// The broker's configuration with every default filled in. Read once at the start and handed down by value; a run-time
+        /// update makes a new one.
+        #[derive(Clone, Debug)]
+        pub struct BrokerConfig {
+            $( $(#[$doc])* pub $field: $kind, )*
+            /// The `-c` file, where a run-time update is written back.
+            pub path: Option<PathBuf>,
+            /// `brokerIP1` resolved: the store host of every record.
+            pub store_ip: IpAddr,
+            /// Values given for keys that are not in this table: Apache's others and strangers.
+            pub(super) others: BTreeMap<String, String>,
+            /// Values set at run time that the next start will read.
+            pub(super) pending: BTreeMap<String, String>,
+        }
+
+        impl Default for BrokerConfig {
+            /// Apache's defaults; what depends on the machine is still blank (see `complete`).
+            fn default() -> Self {
+                BrokerConfig {
+                    $( $field: $default, )*
+                    path: None,
+                    store_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+                    others: BTreeMap::new(),
+                    pending: BTreeMap::new(),
+                }
+            }
+        }
+
+        impl BrokerConfig {
+            /// Sets a key of the table from trimmed text; `None` when the key is not in it.
+            pub(super) fn assign(&mut self, key: &str, text: &str) -> Option<Result<Effect, String>> {
+                match key {
+                    $( $key => Some(<$kind>::read(text).map(|value| {
+                        self.$field = value;
+                        Effect::$effect
+                    })), )*
+                    _ => None,
+                }
+            }
+
+            /// Key and effective value of every row, in the order of the table.
+            pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
+                vec![$( ($key, self.$field.show()) ),*]
+            }
+        }
+    };
+}
+
+config_keys! {
+    // -- identity and addresses
+    /// Blank until completed: the host's name.
+    "brokerName" => broker_name: String = String::new(), Restart;
+    "brokerClusterName" => cluster_name: String = "DefaultCluster".to_owned(), Restart;
+    /// 0 for a master.
+    "brokerId" => broker_id: i64 = 0, Restart;
+    "brokerRole" => role: BrokerRole = BrokerRole::AsyncMaster, Restart;
+    /// The address that clients are given: a name or an IP. Blank until completed: the first address that is not loopback.
+    "brokerIP1" => broker_ip1: String = String::new(), Restart;
+    /// The address that slaves are given.
+    "brokerIP2" => broker_ip2: String = String::new(), Restart;
+    /// 0 takes a free port (for tests).
+    "listenPort" => listen_port: u16 = 10911, Restart;
+    /// 0 until completed: the listening port + 1.
+    "haListenPort" => ha_listen_port: u16 = 0, Restart;
+    "bindAddress" => bind_address: String = "0.0.0.0".to_owned(), Restart;
+    "namesrvAddr" => namesrv_addr: NamesrvAddrs = NamesrvAddrs::default(), AtOnce;
+    /// Bits: 4 read, 2 write.
+    "brokerPermission" => broker_permission: u32 = 6, AtOnce;
+    /// Keys, separated by `;`, that a run-time update may not touch, besides the built-in ones.
+    "configBlackList" => config_black_list: String = "configBlackList;brokerConfigPath".to_owned(), AtOnce;
+
+    // -- topics and groups
+    "defaultTopicQueueNums" => default_topic_queues: u32 = 8, AtOnce;
+    "autoCreateTopicEnable" => auto_create_topic: bool = true, AtOnce;
+    "autoCreateSubscriptionGroup" => auto_create_group: bool = true, AtOnce;
+    "clusterTopicEnable" => cluster_topic: bool = true, Restart;
+    "brokerTopicEnable" => broker_topic: bool = true, Restart;
+    "traceTopicEnable" => trace_topic: bool = false, Restart;
+    "msgTraceTopicName" => trace_topic_name: String = "RMQ_SYS_TRACE_TOPIC".to_owned(), Restart;
+    "traceOn" => trace_on: bool = true, AtOnce;
+    "regionId" => region_id: String = "DefaultRegion".to_owned(), AtOnce;
+    "rejectTransactionMessage" => reject_transaction_message: bool = false, AtOnce;
+    "rejectPullConsumerEnable" => reject_pull_consumer: bool = false, AtOnce;
+    "enableMixedMessageType" => mixed_message_type: bool = false, AtOnce;
+    "validateSystemTopicWhenUpdateTopic" => validate_system_topic: bool = true, AtOnce;
+    "clearRetryTopicWhenDeleteTopic" => clear_retry_topic_with_topic: bool = true, AtOnce;
+    "enableCreateSysGroup" => create_sys_group: bool = true, AtOnce;
+    "storeReplyMessageEnable" => store_reply_message: bool = true, AtOnce;
+    /// No send is accepted before this time, ms since the epoch; 0 switches it off.
+    "startAcceptSendRequestTimeStamp" => accept_sends_from_ms: i64 = 0, AtOnce;
+    /// Bytes of UTF-8.
+    "maxTopicLength" => topic_bytes_max: usize = 127, AtOnce;
+    "lockInStrictMode" => lock_in_strict_mode: bool = false, AtOnce;
+    "recallMessageEnable" => recall_message: bool = false, AtOnce;
+    "enablePropertyFilter" => property_filter: bool = false, AtOnce;
+    "filterSupportRetry" => filter_supports_retry: bool = false, AtOnce;
+    "reviveQueueNum" => revive_queues: u32 = 8, Restart;
+    "timerWheelEnable" => timer_wheel: bool = true, Restart;
+
+    // -- admission and waiting
+    "brokerFastFailureEnable" => fast_failure: bool = true, AtOnce;
+    "waitTimeMillsInSendQueue" => send_wait_ms: u64 = 200, AtOnce;
+    "waitTimeMillsInPullQueue" => pull_wait_ms: u64 = 5_000, AtOnce;
+    "sendThreadPoolQueueCapacity" => sends_waiting_max: usize = 10_000, AtOnce;
+    "pullThreadPoolQueueCapacity" => pulls_waiting_max: usize = 100_000, AtOnce;
+    "longPollingEnable" => long_polling: bool = true, AtOnce;
+    "shortPollingTimeMills" => short_polling_ms: u64 = 1_000, AtOnce;
+    "slaveReadEnable" => slave_read: bool = false, AtOnce;
+    "litePullMessageEnable" => lite_pull: bool = true, AtOnce;
+    "notifyConsumerIdsChangedEnable" => notify_consumer_ids_changed: bool = true, AtOnce;
+    "channelExpiredTimeout" => client_expiry_ms: u64 = 120_000, Restart;
+    "subscriptionExpiredTimeout" => subscription_expiry_ms: u64 = 600_000, AtOnce;
+    "serverChannelMaxIdleTimeSeconds" => idle_seconds: u64 = 120, Restart;
+    "enableShutdownGracefully" => graceful_shutdown: bool = false, Restart;
+    "shutdownWaitTimeSeconds" => shutdown_wait_seconds: u64 = 30, Restart;
+    "connectTimeoutMillis" => connect_timeout_ms: u64 = 3_000, Restart;
+
+    // -- offsets
+    "useServerSideResetOffset" => server_side_reset_offset: bool = true, AtOnce;
+    "flushConsumerOffsetInterval" => flush_consumer_offset_ms: u64 = 5_000, Restart;
+    "flushDelayOffsetInterval" => flush_delay_offset_ms: u64 = 10_000, Restart;
+    "consumerOffsetUpdateVersionStep" => consumer_offset_version_step: u64 = 500, AtOnce;
+    "delayOffsetUpdateVersionStep" => delay_offset_version_step: u64 = 200, AtOnce;
+    "offsetCheckInSlave" => offset_check_in_slave: bool = false, AtOnce;
+
+    // -- transactions
+    "transactionTimeOut" => transaction_timeout_ms: u64 = 6_000, AtOnce;
+    "transactionCheckMax" => transaction_checks_max: u32 = 15, AtOnce;
+    "transactionCheckInterval" => transaction_check_ms: u64 = 30_000, AtOnce;
+
+    // -- registration
+    /// Clamped to 10 to 60 s where it is used.
+    "registerNameServerPeriod" => register_period_ms: u64 = 30_000, Restart;
+    "registerBrokerTimeoutMills" => register_timeout_ms: u64 = 24_000, AtOnce;
+    "forceRegister" => force_register: bool = true, AtOnce;
+    "compressedRegister" => compressed_register: bool = false, AtOnce;
+    "updateNameServerAddrPeriod" => namesrv_resolve_ms: u64 = 120_000, Restart;
+
+    // -- store: files
+    /// Blank until completed: `<home>/store`.
+    "storePathRootDir" => store_root: PathBuf = PathBuf::new(), Restart;
+    /// Blank until completed: `<root>/commitlog`.
+    "storePathCommitLog" => commit_log_dir: PathBuf = PathBuf::new(), Restart;
+    "mappedFileSizeCommitLog" => segment_bytes: u64 = 1 << 30, Restart;
+    /// Rounded up to a multiple of 20.
+    "mappedFileSizeConsumeQueue" => queue_file_bytes: u64 = 300_000 * 20, Restart;
+    "messageIndexEnable" => index_enabled: bool = true, Restart;
+    "maxHashSlotNum" => index_slots: u32 = 5_000_000, Restart;
+    "maxIndexNum" => index_items: u32 = 20_000_000, Restart;
+    "messageDelayLevel" => delay_levels: DelayLevels = DelayLevels::default(), Restart;
+    "maxMessageSize" => message_bytes_max: usize = 4 << 20, AtOnce;
+
+    // -- store: durability
+    "flushDiskType" => flush_disk_type: FlushDiskType = FlushDiskType::AsyncFlush, Restart;
+    "flushIntervalCommitLog" => flush_interval_ms: u64 = 500, Restart;
+    "syncFlushTimeout" => sync_flush_timeout_ms: u64 = 5_000, AtOnce;
+
+    // -- store: retention
+    "fileReservedTime" => file_reserved_hours: u32 = 72, AtOnce;
+    "deleteWhen" => delete_when: Hours = Hours(vec![4]), AtOnce;
+    "cleanResourceInterval" => clean_interval_ms: u64 = 10_000, Restart;
+    /// Pause between two deleted segments.
+    "deleteCommitLogFilesInterval" => delete_pause_ms: u64 = 100, AtOnce;
+    "deleteFileBatchMax" => delete_files_max: usize = 10, AtOnce;
+    "cleanFileForciblyEnable" => clean_forcibly: bool = true, AtOnce;
+    /// Clamped to 10 to 95.
+    "diskMaxUsedSpaceRatio" => disk_max_used_percent: u8 = 75, AtOnce;
+    /// Clamped to 30 to 85.
+    "diskSpaceCleanForciblyRatio" => disk_force_percent: u8 = 85, AtOnce;
+    /// Clamped to 35 to 90.
+    "diskSpaceWarningLevelRatio" => disk_full_percent: u8 = 90, AtOnce;
+
+    // -- store: reading
+    "maxTransferBytesOnMessageInMemory" => pull_bytes_max_hot: usize = 256 << 10, AtOnce;
+    "maxTransferCountOnMessageInMemory" => pull_count_max_hot: u32 = 32, AtOnce;
+    "maxTransferBytesOnMessageInDisk" => pull_bytes_max_cold: usize = 64 << 10, AtOnce;
+    "maxTransferCountOnMessageInDisk" => pull_count_max_cold: u32 = 8, AtOnce;
+    "pullBatchMaxMessageCount" => pull_batch_max: u32 = 160, AtOnce;
+    /// Per cent of the memory behind which a reader is told to go to a slave.
+    "accessMessageInMemoryMaxRatio" => hot_percent: u8 = 40, AtOnce;
+    /// Most results of a key query.
+    "maxMsgsNumBatch" => query_count_max: u32 = 64, AtOnce;
+    "defaultQueryMaxNum" => query_count_default: u32 = 32, AtOnce;
+
+    // -- replication
+    "haSendHeartbeatInterval" => ha_heartbeat_ms: u64 = 5_000, Restart;
+    "haHousekeepingInterval" => ha_housekeeping_ms: u64 = 20_000, Restart;
+    "haTransferBatchSize" => ha_transfer_bytes: usize = 32 << 10, Restart;
+    "slaveTimeout" => slave_timeout_ms: u64 = 3_000, AtOnce;
+    "inSyncReplicas" => in_sync_replicas: u32 = 1, AtOnce;
+
+    // -- ours
+    /// Executors, one a core; 0 means one for each core of `cpuSet` or of the machine. More than cores share them.
+    "shards" => shards: usize = 0, Restart;
+    /// Ours: the cores to run on, as `0-3,5`.
+    "cpuSet" => cpu_set: CpuSet = CpuSet::default(), Restart;
+    /// Ours: the core of the writer; -1 chooses (the one that takes the disk's interrupt, where there is one).
+    "writerCpu" => writer_cpu: i64 = -1, Restart;
+    /// Ours: how long an idle executor spins before it sleeps; takes latency off and power up.
+    "spinBeforeParkUs" => spin_before_park_us: u64 = 0, Restart;
+    /// Ours: newest records kept in memory for hot pulls, per process.
+    "tailCacheBytes" => tail_cache_bytes: usize = 64 << 20, Restart;
+    /// Ours: block cache of cold reads, per shard.
+    "readCacheBytes" => read_cache_bytes: usize = 32 << 20, Restart;
+    /// Ours: how far ahead of the tail a fresh segment is written with zeros; 0 switches it off.
+    "warmAheadBytes" => warm_ahead_bytes: u64 = 256 << 20, Restart;
+    /// Ours: most bytes of one write of the log; rounded up to a multiple of 4096.
+    "batchBytesMax" => batch_bytes_max: usize = 1 << 20, Restart;
+}

@@ -1,0 +1,210 @@
+//! What must hold between the values of a configuration, and the values that depend on others or on the machine.
+use super::{BrokerConfig, BrokerRole, Machine};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+
+/// A key and what is wrong with its value.
+type Fault = (&'static str, String);
+
+/// Bytes of a file offset in Apache's format are a Java int.
+const FILE_BYTES_MAX: u64 = i32::MAX as u64;
+const PAGE_BYTES: u64 = 4096;
+const QUEUE_ENTRY_BYTES: u64 = 20;
+/// More executors than this is a slip of the pen; each takes 512 KiB of locked memory.
+const SHARDS_MAX: usize = 1024;
+
+impl BrokerConfig {
+    /// Fills in what depends on other keys and on the machine, and brings values into their range.
+    pub(super) fn complete(&mut self, machine: &Machine, warnings: &mut Vec<String>) -> Result<(), Fault> {
+        if self.broker_name.is_empty() {
+            self.broker_name = machine.host_name.clone();
+        }
+        self.complete_addresses(machine, warnings)?;
+        if self.ha_listen_port == 0 && self.listen_port != 0 {
+            self.ha_listen_port =
+                self.listen_port.checked_add(1).ok_or(("listenPort", "leaves no port for haListenPort".to_owned()))?;
+        }
+        if self.store_root.as_os_str().is_empty() {
+            self.store_root = machine.home.join("store");
+        }
+        if self.commit_log_dir.as_os_str().is_empty() {
+            self.commit_log_dir = self.store_root.join("commitlog");
+        }
+        if self.role == BrokerRole::Slave && self.broker_id <= 0 {
+            return Err(("brokerId", "must be above 0 where brokerRole is SLAVE".to_owned()));
+        }
+        if self.role != BrokerRole::Slave && self.broker_id != 0 {
+            warnings.push(format!("brokerId {} is not used: a master has 0", self.broker_id));
+            self.broker_id = 0;
+        }
+        self.clamp(warnings);
+        Ok(())
+    }
+
+    fn complete_addresses(&mut self, machine: &Machine, warnings: &mut Vec<String>) -> Result<(), Fault> {
+        let own = machine.own_address();
+        let resolve = |key: &'static str, host: &str| {
+            (machine.resolve)(host)
+                .map_err(|error| (key, format!("does not resolve ({error}); give an address of this machine")))
+        };
+        if self.broker_ip1.is_empty() {
+            self.broker_ip1 = own.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)).to_string();
+        }
+        self.store_ip = resolve("brokerIP1", &self.broker_ip1)?;
+        if self.store_ip.is_loopback() {
+            warnings.push(format!(
+                "brokerIP1 is {}: clients on other machines cannot reach this broker; set brokerIP1 to an address that they can reach",
+                self.broker_ip1
+            ));
+        }
+        match (self.broker_ip2.is_empty(), own) {
+            (true, Some(own)) => self.broker_ip2 = own.to_string(),
+            (true, None) => self.broker_ip2 = self.broker_ip1.clone(),
+            (false, _) => drop(resolve("brokerIP2", &self.broker_ip2)?),
+        }
+        Ok(())
+    }
+
+    /// Brings values that Apache's broker clamps, and sizes that the store rounds, into their range.
+    pub(super) fn clamp(&mut self, warnings: &mut Vec<String>) {
+        let ratios = [
+            ("diskMaxUsedSpaceRatio", &mut self.disk_max_used_percent, 10, 95),
+            ("diskSpaceCleanForciblyRatio", &mut self.disk_force_percent, 30, 85),
+            ("diskSpaceWarningLevelRatio", &mut self.disk_full_percent, 35, 90),
+        ];
+        for (key, percent, low, high) in ratios {
+            let clamped = (*percent).clamp(low, high);
+            if clamped != *percent {
+                warnings.push(format!("{key} = {percent} is outside {low} to {high}; {clamped} is used"));
+                *percent = clamped;
+            }
+        }
+        self.queue_file_bytes = self.queue_file_bytes.next_multiple_of(QUEUE_ENTRY_BYTES).max(QUEUE_ENTRY_BYTES);
+        self.batch_bytes_max = self.batch_bytes_max.next_multiple_of(PAGE_BYTES as usize).max(PAGE_BYTES as usize);
+    }
+
+    /// What must hold of a complete configuration, at the start and after each update.
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        self.check_identity()?;
+        self.check_store()?;
+        self.check_periods()?;
+        self.check_unsupported()
+    }
+
+    fn check_identity(&self) -> Result<(), Fault> {
+        let fault = |key, why: &str| Err((key, why.to_owned()));
+        if self.broker_name.is_empty() {
+            return fault("brokerName", "is blank");
+        }
+        if self.cluster_name.is_empty() {
+            return fault("brokerClusterName", "is blank");
+        }
+        if self.bind_address.parse::<IpAddr>().is_err() {
+            return fault("bindAddress", "is not an IP address");
+        }
+        if matches!(self.listen_port, 1 | 2) {
+            return fault("listenPort", "leaves no port for the fast listener, which takes listenPort - 2");
+        }
+        if self.broker_permission > 7 {
+            return fault("brokerPermission", "is more than the bits 4 (read), 2 (write) and 1 (inherit)");
+        }
+        if self.default_topic_queues == 0 {
+            return fault("defaultTopicQueueNums", "must be at least 1");
+        }
+        if self.shards > SHARDS_MAX {
+            return Err(("shards", format!("is more than {SHARDS_MAX}")));
+        }
+        if self.writer_cpu < -1 {
+            return fault("writerCpu", "is neither a core nor -1");
+        }
+        Ok(())
+    }
+
+    fn check_store(&self) -> Result<(), Fault> {
+        let fault = |key, why: &str| Err((key, why.to_owned()));
+        let name = self.commit_log_dir.as_os_str().to_string_lossy();
+        if name.contains(',') {
+            return fault("storePathCommitLog", "names several directories; this broker keeps its log in one");
+        }
+        if same_dir(&self.commit_log_dir, &self.store_root) {
+            return fault(
+                "storePathCommitLog",
+                "is storePathRootDir itself; give a directory of its own, such as commitlog in it",
+            );
+        }
+        if !self.segment_bytes.is_multiple_of(PAGE_BYTES) || self.segment_bytes < 2 * PAGE_BYTES {
+            return fault("mappedFileSizeCommitLog", "is not a multiple of 4096 from 8192 on, which direct I/O needs");
+        }
+        if self.segment_bytes > FILE_BYTES_MAX {
+            return fault("mappedFileSizeCommitLog", "is more than 2147479552");
+        }
+        if self.queue_file_bytes > FILE_BYTES_MAX {
+            return fault("mappedFileSizeConsumeQueue", "is more than 2147483640");
+        }
+        if self.index_slots == 0 || self.index_slots > i32::MAX as u32 {
+            return fault("maxHashSlotNum", "must be from 1 to 2147483647");
+        }
+        if self.index_items < 2 || self.index_items > i32::MAX as u32 {
+            return fault("maxIndexNum", "must be from 2 to 2147483647");
+        }
+        if self.message_bytes_max == 0 || self.message_bytes_max as u64 > FILE_BYTES_MAX {
+            return fault("maxMessageSize", "must be from 1 to 2147483647");
+        }
+        if !(1..=127).contains(&self.topic_bytes_max) {
+            return fault("maxTopicLength", "must be from 1 to 127");
+        }
+        Ok(())
+    }
+
+    /// A period of 0 would be a loop without rest.
+    fn check_periods(&self) -> Result<(), Fault> {
+        let periods = [
+            ("flushConsumerOffsetInterval", self.flush_consumer_offset_ms),
+            ("flushDelayOffsetInterval", self.flush_delay_offset_ms),
+            ("flushIntervalCommitLog", self.flush_interval_ms),
+            ("cleanResourceInterval", self.clean_interval_ms),
+            ("registerNameServerPeriod", self.register_period_ms),
+            ("updateNameServerAddrPeriod", self.namesrv_resolve_ms),
+            ("serverChannelMaxIdleTimeSeconds", self.idle_seconds),
+            ("connectTimeoutMillis", self.connect_timeout_ms),
+            ("channelExpiredTimeout", self.client_expiry_ms),
+            ("transactionCheckInterval", self.transaction_check_ms),
+            ("haSendHeartbeatInterval", self.ha_heartbeat_ms),
+            ("haHousekeepingInterval", self.ha_housekeeping_ms),
+        ];
+        match periods.iter().find(|(_, period)| *period == 0) {
+            Some((key, _)) => Err((key, "must be above 0".to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// Settings whose silence would break a promise (copies, checks of identity) are refused, not ignored.
+    fn check_unsupported(&self) -> Result<(), Fault> {
+        let on = |key: &str| self.others.get(key).is_some_and(|text| text.eq_ignore_ascii_case("true"));
+        if self.role == BrokerRole::Slave {
+            return Err(("brokerRole", "is not supported: this broker is a master".to_owned()));
+        }
+        if self.role == BrokerRole::SyncMaster && self.in_sync_replicas > 1 {
+            return Err(("inSyncReplicas", "asks for copies on slaves, which this broker does not feed".to_owned()));
+        }
+        let switches = [
+            ("enableDLegerCommitLog", "this broker has no DLedger log"),
+            ("enableControllerMode", "this broker has no controller mode"),
+            ("authenticationEnabled", "this broker cannot check who calls, and would let everybody in"),
+            ("authorizationEnabled", "this broker cannot check who may do what, and would allow everything"),
+        ];
+        if let Some((key, why)) = switches.into_iter().find(|(key, _)| on(key)) {
+            return Err((key, format!("is not supported: {why}")));
+        }
+        match self.others.get("storeType") {
+            Some(kind) if kind != "default" => Err(("storeType", "is not supported: use default (files)".to_owned())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether two paths name one directory, by their text where they do not exist yet.
+fn same_dir(a: &Path, b: &Path) -> bool {
+    let plain = |path: &Path| path.components().collect::<std::path::PathBuf>();
+    plain(a) == plain(b)
+}

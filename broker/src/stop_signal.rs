@@ -1,0 +1,111 @@
+//! The wish to stop, from a signal or a caller to every role. Made once, cloned into each core; knows nothing of what stopping means.
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A handle of the process's one stop. All clones are the same stop.
+#[derive(Clone, Debug)]
+pub struct StopHandle {
+    requested: Arc<AtomicBool>,
+    ring: flume::Sender<()>,
+    bell: flume::Receiver<()>,
+}
+
+impl Default for StopHandle {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl StopHandle {
+    pub fn new() -> Self {
+        let (ring, bell) = flume::unbounded();
+        StopHandle { requested: Arc::new(AtomicBool::new(false)), ring, bell }
+    }
+
+    /// Asks for an ordered stop. True for the call that asked first.
+    pub fn request(&self) -> bool {
+        let first = !self.requested.swap(true, Ordering::SeqCst);
+        if first {
+            self.ring.send(()).expect("this handle holds a receiver");
+        }
+        first
+    }
+
+    pub fn requested(&self) -> bool {
+        self.requested.load(Ordering::SeqCst)
+    }
+
+    /// Resolves once a stop is asked for; at once when it was. On any executor, for any number of waiters.
+    pub async fn wait(&self) {
+        if !self.requested() {
+            self.bell.recv_async().await.expect("this handle holds a sender");
+            // One token serves all: each waiter passes it on.
+            self.ring.send(()).expect("this handle holds a receiver");
+        }
+    }
+}
+
+/// SIGTERM and SIGINT as a stop. The first one requests `stop`; a second one ends the process at once with status 128 + signal. Called
+/// by the main thread before any other exists, so that every thread inherits the blocked mask and only the waiting thread takes them.
+pub fn on_signals(stop: StopHandle) -> io::Result<()> {
+    // SAFETY: a sigset_t is plain data for which all zeros is a value; sigemptyset then makes it the empty set.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is a valid, exclusively borrowed sigset_t; both signal numbers exist.
+    unsafe {
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        libc::sigaddset(&mut set, libc::SIGINT);
+    }
+    // SAFETY: `set` is initialised; a null old mask is allowed.
+    let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+    if failed != 0 {
+        return Err(io::Error::from_raw_os_error(failed));
+    }
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || wait_for_signals(&set, &stop))?;
+    Ok(())
+}
+
+fn wait_for_signals(set: &libc::sigset_t, stop: &StopHandle) {
+    loop {
+        let mut signal = 0;
+        // SAFETY: `set` is initialised and `signal` is writable.
+        if unsafe { libc::sigwait(set, &mut signal) } != 0 {
+            continue;
+        }
+        if stop.request() {
+            tracing::info!(signal, "stopping in order; a second signal ends the process at once");
+        } else {
+            tracing::warn!(signal, "a second signal: ending at once");
+            // SAFETY: ends the process without running destructors, which is what the second signal asks for.
+            unsafe { libc::_exit(128 + signal) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_lite::future::{block_on, poll_once, zip};
+
+    #[test]
+    fn all_waiters_wake_and_later_ones_do_not_wait() {
+        let stop = StopHandle::new();
+        assert!(!stop.requested());
+        let waiter = stop.clone();
+        assert_eq!(block_on(poll_once(waiter.wait())), None);
+        let others: Vec<_> = (0..3)
+            .map(|_| {
+                let stop = stop.clone();
+                std::thread::spawn(move || block_on(stop.wait()))
+            })
+            .collect();
+        assert!(stop.request());
+        assert!(!waiter.request(), "only the first request is the first");
+        block_on(zip(stop.wait(), waiter.wait()));
+        for other in others {
+            other.join().unwrap();
+        }
+        assert_eq!(block_on(poll_once(stop.clone().wait())), Some(()));
+    }
+}
