@@ -1,10 +1,16 @@
 //! Turns a range of records into [`Dispatch`] entries. Recovery and catch-up call it; the live path must agree with it.
 use crate::StoreError;
-use uringmq_proto::record::Record;
+use uringmq_proto::message::{self, prop, sys_flag};
+use uringmq_proto::record::{self, Found, Record, RecordError};
 use uringmq_proto::types::PhyOffset;
 
+/// Records of this topic wait for their delay; their tagsCode is the deliver time.
+pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
+/// What a level waits when the table has none at all. Source: store-format sheet 4.2.
+const UNKNOWN_LEVEL_DELAY_MS: i64 = 1000;
+
 /// What the derived files need of one record. Borrowed from the record's bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dispatch<'a> {
     pub phy: PhyOffset,
     pub bytes: u32,
@@ -16,32 +22,163 @@ pub struct Dispatch<'a> {
     pub store_timestamp_ms: i64,
     pub sys_flag: i32,
     pub properties: &'a str,
-    /// False for prepared and rollback records: no consume-queue entry.
+    /// False for prepared and rollback records (and for a queue id or offset that no broker writes): no consume-queue entry.
     pub queued: bool,
 }
 
 /// The entry of one parsed record.
 pub fn of_record<'a>(r: &Record<'a>, at: PhyOffset, delay_levels_ms: &[u64]) -> Dispatch<'a> {
-    let _ = (r, at, delay_levels_ms);
-    todo!()
+    let transaction = r.sys_flag & sys_flag::TRANSACTION_MASK;
+    let numbered = matches!(transaction, sys_flag::TRANSACTION_NONE | sys_flag::TRANSACTION_COMMIT);
+    Dispatch {
+        phy: at,
+        bytes: r.bytes as u32,
+        topic: r.topic,
+        queue: r.queue_id as u32,
+        queue_offset: r.queue_offset as u64,
+        tags_code: tags_code(r.topic, r.properties, r.store_timestamp_ms, delay_levels_ms),
+        store_timestamp_ms: r.store_timestamp_ms,
+        sys_flag: r.sys_flag,
+        properties: r.properties,
+        queued: numbered && r.queue_id >= 0 && r.queue_offset >= 0,
+    }
 }
 
-/// tagsCode of a record of `topic` with these properties, stored at `store_ms` (also used by the live path before the store time
-/// is known: pass `None` and get what to add to it).
+/// tagsCode of a record of `topic` with these properties, stored at `store_ms`. The live path, before it knows the store time, asks
+/// [`delay_ms`] first.
 pub fn tags_code(topic: &str, properties: &str, store_ms: i64, delay_levels_ms: &[u64]) -> i64 {
-    let _ = (topic, properties, store_ms, delay_levels_ms);
-    todo!()
+    match delay_ms(topic, properties, delay_levels_ms) {
+        Some(delay_ms) => store_ms.saturating_add(delay_ms),
+        None => message::tags_code(message::property(properties, prop::TAGS)),
+    }
+}
+
+/// For a delayed record of the schedule topic, how long after its store time it is due: its tagsCode is their sum. `None` for all
+/// others, whose tagsCode does not depend on the store time.
+pub fn delay_ms(topic: &str, properties: &str, delay_levels_ms: &[u64]) -> Option<i64> {
+    if topic != SCHEDULE_TOPIC {
+        return None;
+    }
+    let level = message::property(properties, prop::DELAY)?.parse::<i32>().ok().filter(|level| *level > 0)?;
+    let index = (level as usize).min(delay_levels_ms.len()).checked_sub(1);
+    Some(index.map_or(UNKNOWN_LEVEL_DELAY_MS, |i| i64::try_from(delay_levels_ms[i]).unwrap_or(i64::MAX)))
 }
 
 /// Walks `bytes`, which stand in the log at `base`: calls `each` per record, and returns the offset behind the last whole one (a blank
 /// counts to the end of its segment). Stops without error at a record cut by the end of `bytes`.
+/// Error: `Corrupt` at a record that is none, or that says it belongs elsewhere; those before it were given to `each`.
 pub fn walk(
     bytes: &[u8],
     base: PhyOffset,
     delay_levels_ms: &[u64],
     check_crc: bool,
-    each: impl FnMut(Dispatch<'_>),
+    mut each: impl FnMut(Dispatch<'_>),
 ) -> Result<PhyOffset, StoreError> {
-    let _ = (bytes, base, delay_levels_ms, check_crc, each);
-    todo!()
+    let mut done = 0;
+    while done < bytes.len() {
+        let at = base + done as u64;
+        match record::parse(&bytes[done..], check_crc) {
+            Ok(Found::Record(r)) if r.phy_offset as u64 != at.0 => {
+                return Err(StoreError::Corrupt { at, what: "record of another place" });
+            }
+            Ok(Found::Record(r)) => {
+                each(of_record(&r, at, delay_levels_ms));
+                done += r.bytes;
+            }
+            Ok(Found::Blank { bytes }) => done += bytes,
+            Err(RecordError::Short { .. }) => break,
+            Err(RecordError::Bad(what)) => return Err(StoreError::Corrupt { at, what }),
+            Err(RecordError::Crc { .. }) => return Err(StoreError::Corrupt { at, what: "body CRC" }),
+        }
+    }
+    Ok(base + done as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uringmq_proto::record::NewRecord;
+
+    const LEVELS: [u64; 3] = [1000, 5000, 10_000];
+
+    fn record(topic: &str, properties: &str, sys_flag: i32, queue_offset: u64, phy: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        let new = NewRecord {
+            topic,
+            queue_id: 3,
+            flag: 0,
+            sys_flag,
+            born_timestamp_ms: 5,
+            born_host: "127.0.0.1:50001".parse().unwrap(),
+            store_host: "10.0.0.9:10911".parse().unwrap(),
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body: b"hi",
+            properties,
+            more_properties: "",
+        };
+        record::encode(&mut out, &new).unwrap();
+        record::patch(&mut out, queue_offset, phy, 1_700_000_000_123);
+        out
+    }
+
+    #[test]
+    fn the_vectors_of_the_sheet() {
+        let code = |tags: &str| tags_code("T", &format!("TAGS\u{1}{tags}\u{2}"), 9, &LEVELS);
+        assert_eq!(code("TagA"), 2_598_919);
+        assert_eq!(code("a"), 97);
+        assert_eq!(code("order-cancelled"), 441_731_474);
+        assert_eq!(code("中文"), 646_394);
+        assert_eq!(tags_code("T", "", 9, &LEVELS), 0);
+    }
+
+    #[test]
+    fn a_delayed_record_is_coded_by_its_time() {
+        let code = |delay: &str, levels: &[u64]| {
+            tags_code(SCHEDULE_TOPIC, &format!("DELAY\u{1}{delay}\u{2}TAGS\u{1}a\u{2}"), 100, levels)
+        };
+        assert_eq!(code("1", &LEVELS), 1100);
+        assert_eq!(code("3", &LEVELS), 10_100);
+        assert_eq!(code("99", &LEVELS), 10_100, "clamped to the highest level");
+        assert_eq!(code("2", &[]), 1100, "unknown to the table");
+        for other in ["0", "-1", "4x", "99999999999"] {
+            assert_eq!(code(other, &LEVELS), 97, "{other} is no delay");
+        }
+        assert_eq!(tags_code("T", "DELAY\u{1}1\u{2}TAGS\u{1}a\u{2}", 100, &LEVELS), 97, "only in the schedule topic");
+        assert_eq!(tags_code(SCHEDULE_TOPIC, "DELAY\u{1}1\u{2}", i64::MAX, &[u64::MAX]), i64::MAX);
+    }
+
+    #[test]
+    fn a_walk_gives_whole_records_and_stops_at_a_cut_one() {
+        let base = 5000;
+        let mut log = record("T", "TAGS\u{1}A\u{2}", 0, 7, base);
+        let second = base + log.len() as u64;
+        log.extend(record("T", "", sys_flag::TRANSACTION_PREPARED, 0, second));
+        let third = base + log.len() as u64;
+        log.extend(record("T", "", 0, 8, third));
+        let end = base + log.len() as u64;
+        let mut seen = Vec::new();
+        let mut walk = |bytes: &[u8]| {
+            seen.clear();
+            let end = walk(bytes, PhyOffset(base), &LEVELS, true, |d| {
+                seen.push((d.phy.0, d.queue, d.queue_offset, d.queued, d.tags_code));
+            });
+            (end.map_err(|e| e.to_string()), seen.clone())
+        };
+        let (whole, all) = walk(&log);
+        assert_eq!(whole, Ok(PhyOffset(end)));
+        assert_eq!(all, [(base, 3, 7, true, 65), (second, 3, 0, false, 0), (third, 3, 8, true, 0)]);
+        for cut in third - base..end - base {
+            assert_eq!(walk(&log[..cut as usize]), (Ok(PhyOffset(third)), all[..2].to_vec()));
+        }
+        let mut blank = log.clone();
+        blank.extend(100u32.to_be_bytes());
+        blank.extend(record::MAGIC_BLANK.to_be_bytes());
+        assert_eq!(walk(&blank).0, Ok(PhyOffset(end + 100)), "a blank counts whole");
+        let mut bad = log.clone();
+        bad[(third - base) as usize + 88] ^= 1;
+        assert_eq!(walk(&bad), (Err(format!("record at {third}: body CRC")), all[..2].to_vec()));
+        log[(second - base) as usize + 35] ^= 1;
+        assert_eq!(walk(&log), (Err(format!("record at {second}: record of another place")), all[..1].to_vec()));
+    }
 }
