@@ -422,8 +422,11 @@ pub const ACCEPTED: &[(&str, &str)] = &[
     ("writeWithoutMmap", "false"),
 ];
 
+/// A key and its default by the number of cores.
+pub type Pool = (&'static str, fn(usize) -> usize);
+
 /// Sizes of Java's thread pools, which follow the number of cores.
-pub const POOLS: &[(&str, fn(usize) -> usize)] = &[
+pub const POOLS: &[Pool] = &[
     ("endTransactionThreadPoolNums", |cpus| (8 + 2 * cpus).max(4 * cpus.min(4))),
     ("heartbeatThreadPoolNums", |cpus| cpus.min(32)),
     ("litePullMessageThreadPoolNums", |cpus| 16 + 2 * cpus),

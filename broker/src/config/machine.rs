@@ -123,24 +123,27 @@ unsafe fn ip_of(addr: *const libc::sockaddr) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    fn machine(addresses: &[(&str, &str)]) -> Machine {
-        let address =
-            |(interface, ip): &(&str, &str)| Address { interface: (*interface).to_owned(), ip: ip.parse().unwrap() };
-        Machine { addresses: addresses.iter().map(address).collect(), ..Machine::this() }
+    /// A machine with `interface=address` pairs.
+    fn machine(addresses: &str) -> Machine {
+        let address = |pair: &str| {
+            let (interface, ip) = pair.split_once('=').unwrap();
+            Address { interface: interface.to_owned(), ip: ip.parse().unwrap() }
+        };
+        Machine { addresses: addresses.split(' ').map(address).collect(), ..Machine::this() }
     }
 
     #[test]
     fn never_loopback_when_another_address_exists() {
-        let cases: [(&[(&str, &str)], Option<&str>); 6] = [
-            (&[("lo", "127.0.0.1"), ("eth0", "10.0.0.5")], Some("10.0.0.5")),
-            (&[("lo", "127.0.0.1"), ("docker0", "172.17.0.1"), ("eth0", "192.168.1.9")], Some("192.168.1.9")),
-            (&[("docker0", "172.17.0.1")], Some("172.17.0.1")),
-            (&[("lo", "::1"), ("eth0", "fe80::1"), ("eth0", "2001:db8::7")], Some("2001:db8::7")),
-            (&[("eth0", "2001:db8::7"), ("eth0", "10.0.0.5")], Some("10.0.0.5")),
-            (&[("lo", "127.0.0.1"), ("lo", "::1"), ("eth0", "169.254.3.3")], None),
+        let cases = [
+            ("lo=127.0.0.1 eth0=10.0.0.5", Some("10.0.0.5")),
+            ("lo=127.0.0.1 docker0=172.17.0.1 eth0=192.168.1.9", Some("192.168.1.9")),
+            ("docker0=172.17.0.1", Some("172.17.0.1")),
+            ("lo=::1 eth0=fe80::1 eth0=2001:db8::7", Some("2001:db8::7")),
+            ("eth0=2001:db8::7 eth0=10.0.0.5", Some("10.0.0.5")),
+            ("eth0=169.254.3.3 lo=127.0.0.1 lo=::1", None),
         ];
         for (addresses, want) in cases {
-            assert_eq!(machine(addresses).own_address(), want.map(|ip| ip.parse().unwrap()), "{addresses:?}");
+            assert_eq!(machine(addresses).own_address(), want.map(|ip| ip.parse().unwrap()), "{addresses}");
         }
     }
 
