@@ -2,7 +2,6 @@
 //! Source: wire-protocol sheet 1.2 to 1.6.
 use crate::frame::{FRAME_BYTES_MAX, Frame, HEADER_BYTES_MAX, PREFIX_BYTES, Serialize};
 use crate::{header_binary, header_json};
-use smallvec::SmallVec;
 use std::borrow::Cow;
 use thiserror::Error;
 
@@ -52,7 +51,7 @@ pub struct Command<'a> {
 
 /// extFields in the order received; a later duplicate wins on look-up.
 #[derive(Debug, Default)]
-pub struct Ext<'a>(pub SmallVec<[(Cow<'a, str>, Cow<'a, str>); 16]>);
+pub struct Ext<'a>(pub Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Ext<'a> {
     /// The value of `key`. A short list, so it is scanned; from the end, so that the last duplicate wins.

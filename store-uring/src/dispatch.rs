@@ -60,8 +60,13 @@ pub fn delay_ms(topic: &str, properties: &str, delay_levels_ms: &[u64]) -> Optio
         return None;
     }
     let level = message::property(properties, prop::DELAY)?.parse::<i32>().ok().filter(|level| *level > 0)?;
+    Some(level_delay_ms(level, delay_levels_ms))
+}
+
+/// The delay of a level (1 is the first); a level above the table is its last.
+pub fn level_delay_ms(level: i32, delay_levels_ms: &[u64]) -> i64 {
     let index = (level as usize).min(delay_levels_ms.len()).checked_sub(1);
-    Some(index.map_or(UNKNOWN_LEVEL_DELAY_MS, |i| i64::try_from(delay_levels_ms[i]).unwrap_or(i64::MAX)))
+    index.map_or(UNKNOWN_LEVEL_DELAY_MS, |i| i64::try_from(delay_levels_ms[i]).unwrap_or(i64::MAX))
 }
 
 /// Walks `bytes`, which stand in the log at `base`: calls `each` per record, and returns the offset behind the last whole one (a blank

@@ -6,6 +6,7 @@ pub mod pulls;
 pub mod queues;
 pub mod requests_in;
 pub mod tail_cache;
+pub mod upkeep;
 
 use crate::config::BrokerConfig;
 use crate::control::Control;
@@ -70,9 +71,14 @@ pub struct Shard {
     pub config: RefCell<Arc<BrokerConfig>>,
     /// brokerIP1:listenPort, in every record and message id.
     pub store_host: SocketAddr,
+    /// Of the machine; Java's measure of what is "in memory".
+    pub memory_bytes: u64,
     pub mesh: Mesh,
     pub conns: Rc<Conns>,
+    /// Closed last: background tasks end with it.
     pub gate: Rc<Gate>,
+    /// Closed first: listeners end with it.
+    pub doors: Rc<Gate>,
     pub topics: RefCell<Arc<TopicTable>>,
     pub groups: RefCell<Arc<GroupTable>>,
     pub marks: Arc<Marks>,

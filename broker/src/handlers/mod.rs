@@ -1,0 +1,32 @@
+//! A file per family of requests.
+pub mod admin;
+pub mod client;
+pub mod create;
+pub mod group;
+pub mod lock;
+pub mod offset;
+pub mod pull;
+pub mod query;
+pub mod relay;
+pub mod send;
+pub mod send_back;
+pub mod stats;
+pub mod topic;
+
+use crate::error::BrokerError;
+use uringmq_proto::command::{Command, Response};
+use uringmq_proto::frame::{self, Split};
+
+/// Decodes a task's own copy of a frame (it was decoded once before) and runs `f` on it.
+pub async fn with_command(
+    bytes: &[u8],
+    f: impl AsyncFnOnce(&Command<'_>) -> Result<Response, BrokerError>,
+) -> Result<Response, BrokerError> {
+    match frame::split(bytes, false) {
+        Ok(Split::Whole { frame, .. }) => match Command::decode(frame) {
+            Ok(cmd) => f(&cmd).await,
+            Err(e) => Err(BrokerError::Body(e.to_string())),
+        },
+        _ => Err(BrokerError::Body("not a frame".into())),
+    }
+}

@@ -1,0 +1,364 @@
+//! SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320). Check order: behaviour sheet 3.2.
+use crate::error::BrokerError;
+use crate::requests::{Answer, Request};
+use crate::shard::Shard;
+use crate::shard::appends::{KeyProps, PendingSend, Receipt, Refusal, RunBuilder};
+use crate::snapshot::Topic;
+use smallvec::SmallVec;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use uringmq_proto::body::topic::TopicFilterType;
+use uringmq_proto::codes::response as code;
+use uringmq_proto::command::{FLAG_RESPONSE, Head, Response, Value, write_frame};
+use uringmq_proto::headers::Header;
+use uringmq_proto::headers::send::SendMessage;
+use uringmq_proto::message::{self, UniqKeys, prop, sys_flag};
+use uringmq_proto::names;
+use uringmq_proto::record::{EncodeError, NewRecord};
+use uringmq_proto::types::QueueKey;
+
+/// What a message's properties decide, found in one pass.
+#[derive(Default)]
+struct SendProps<'a> {
+    keys: KeyProps<'a>,
+    delay: Option<&'a str>,
+    wait: bool,
+    /// TRAN_MSG is true.
+    half: bool,
+    timer: bool,
+    /// POP_CK, or something the broker sets itself: the text is copied without them.
+    to_drop: bool,
+    inner: bool,
+}
+
+const SET_BY_BROKER: &[&str] = &[prop::POP_CK, prop::MSG_REGION, prop::TRACE_ON, prop::CLUSTER];
+
+impl<'a> SendProps<'a> {
+    fn of(text: &'a str, indexed: bool) -> Self {
+        let mut p = SendProps { wait: true, ..SendProps::default() };
+        p.keys.indexed = indexed;
+        for (name, value) in message::properties(text) {
+            match name {
+                prop::UNIQ_KEY => p.keys.uniq_key = Some(value),
+                prop::KEYS => p.keys.keys = Some(value),
+                prop::TAGS => p.keys.tags = Some(value),
+                prop::WAIT => p.wait = !value.eq_ignore_ascii_case("false"),
+                prop::DELAY => p.delay = Some(value),
+                prop::TRAN_MSG => p.half = value.eq_ignore_ascii_case("true"),
+                prop::TIMER_DELAY_SEC | prop::TIMER_DELAY_MS | prop::TIMER_DELIVER_MS | prop::TIMER_DEL_UNIQKEY => {
+                    p.timer = true;
+                }
+                prop::INNER_NUM | prop::INNER_MULTI_DISPATCH => p.inner = true,
+                name if SET_BY_BROKER.contains(&name) => p.to_drop = true,
+                _ => {}
+            }
+        }
+        p
+    }
+}
+
+pub fn send_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError> {
+    let outcome = try_send(shard, req);
+    match outcome {
+        Ok(answer) => Ok(answer),
+        // Refusals carry the region and trace switch too (sheet 5.1).
+        Err(e) => {
+            shard.counters.put_failed.set(shard.counters.put_failed.get() + 1);
+            Ok(Answer::Now(with_region(shard, crate::responses::of_error(&e))))
+        }
+    }
+}
+
+fn with_region(shard: &Shard, response: Response) -> Response {
+    let config = shard.config.borrow();
+    response.with(prop::MSG_REGION, config.region_id.clone()).with(prop::TRACE_ON, config.trace_on)
+}
+
+fn try_send(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError> {
+    let h = SendMessage::decode(req.cmd)?;
+    let config = shard.config();
+    let now = shard.now_ms();
+    if now < config.accept_sends_from_ms {
+        let until = config.accept_sends_from_ms;
+        return Err(BrokerError::refused(code::SYSTEM_ERROR, format!("broker unable to service, until {until}")));
+    }
+    names::check_topic(h.topic).map_err(|e| BrokerError::refused(code::INVALID_PARAMETER, e.to_string()))?;
+    if names::is_send_forbidden(h.topic) || h.topic.starts_with(names::SYSTEM_TOPIC_PREFIX) {
+        let remark = format!("Sending message to topic[{}] is forbidden.", h.topic);
+        return Err(BrokerError::refused(code::NO_PERMISSION, remark));
+    }
+    let retry = h.topic.starts_with(names::RETRY_PREFIX);
+    let topic = match shard.topic(h.topic) {
+        Some(topic) if !(retry && shard.id != 0 && !req.retried) => topic,
+        // Retry topics need the group's locks and limits, which control knows.
+        _ if req.retried => return Err(BrokerError::NoTopic(h.topic.to_owned())),
+        _ => return shard.ask_control(req),
+    };
+    let queues = topic.config.read_queue_nums.max(topic.config.write_queue_nums);
+    if h.queue_id >= queues {
+        let remark = format!("request queueId[{}] is illegal, {:?} Producer: {}", h.queue_id, topic.name, req.origin.peer);
+        return Err(BrokerError::refused(code::INVALID_PARAMETER, remark));
+    }
+    let queue = if h.queue_id >= 0 { h.queue_id as u32 } else { pick_queue(shard, &topic, now) };
+    if req.cmd.body.is_empty() {
+        return Err(BrokerError::refused(code::SYSTEM_ERROR, "the message body is empty"));
+    }
+    if req.cmd.body.len() > config.message_bytes_max {
+        return Err(illegal(config.message_bytes_max));
+    }
+    if h.batch {
+        return send_batch(shard, req, &h, topic, queue);
+    }
+    send_one(shard, req, &h, topic, queue, now)
+}
+
+fn pick_queue(shard: &Shard, topic: &Topic, now: i64) -> u32 {
+    let spread = shard.counters.put_messages.get().wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(now as u64) >> 33;
+    (spread % topic.config.write_queue_nums.max(1) as u64) as u32
+}
+
+fn illegal(max: usize) -> BrokerError {
+    let remark = format!(
+        "the message is illegal, maybe msg body or properties length not matched. msg body length limit {max}B, msg properties length limit 32KB."
+    );
+    BrokerError::refused(code::MESSAGE_ILLEGAL, remark)
+}
+
+fn send_one(
+    shard: &Rc<Shard>,
+    req: &Request<'_>,
+    h: &SendMessage<'_>,
+    topic: Arc<Topic>,
+    queue: u32,
+    now: i64,
+) -> Result<Answer, BrokerError> {
+    let config = shard.config();
+    let indexed = config.index_enabled;
+    let cleaned;
+    let mut text = h.properties;
+    let mut props = SendProps::of(text, indexed);
+    if props.to_drop {
+        cleaned = message::without(text, SET_BY_BROKER);
+        text = &cleaned;
+        props = SendProps::of(text, indexed);
+    }
+    let delay = delay_level(shard, &props)?;
+    if props.half && !(h.reconsume_times > 0 && delay > 0) {
+        return Err(BrokerError::refused(code::NO_PERMISSION, "transaction messages are not served by this version"));
+    }
+    if delay == 0 && props.timer {
+        return Err(BrokerError::refused(code::SYSTEM_ERROR, "accurate timer message is not enabled"));
+    }
+    if props.inner {
+        return Err(illegal(config.message_bytes_max));
+    }
+    let made_key;
+    let mut more = Cow::Borrowed(shard.appends.stamp());
+    if props.keys.uniq_key.is_none() {
+        made_key = make_uniq_key(shard, now);
+        message::push_property(more.to_mut(), prop::UNIQ_KEY, &made_key);
+        props.keys.uniq_key = Some(&made_key);
+    }
+    if delay == 0 {
+        return store_one(shard, req, h, (text, &more), &props, (&topic, queue, queue));
+    }
+    let schedule = shard.topic(names::SCHEDULE_TOPIC).ok_or_else(|| BrokerError::NoTopic(names::SCHEDULE_TOPIC.into()))?;
+    message::push_property(more.to_mut(), prop::REAL_TOPIC, &topic.name);
+    message::push_property(more.to_mut(), prop::REAL_QID, &queue.to_string());
+    props.keys.delay_level = delay;
+    let place = (&schedule, delay as u32 - 1, queue);
+    if props.delay.and_then(|d| d.parse::<i32>().ok()) == Some(delay) && !props.timer {
+        return store_one(shard, req, h, (text, &more), &props, place);
+    }
+    // A clamped level, and the timer properties that it overrules, are rewritten.
+    let kept = message::without(text, &[prop::DELAY, prop::TIMER_DELAY_SEC, prop::TIMER_DELAY_MS, prop::TIMER_DELIVER_MS]);
+    message::push_property(more.to_mut(), prop::DELAY, &delay.to_string());
+    store_one(shard, req, h, (&kept, &more), &props, place)
+}
+
+fn make_uniq_key(shard: &Shard, now: i64) -> String {
+    UNIQ_KEYS.with(|keys| {
+        keys.borrow_mut()
+            .get_or_insert_with(|| UniqKeys::new(shard.store_host.ip(), std::process::id(), shard.id as u32))
+            .next(now)
+    })
+}
+
+/// The delay level asked for, clamped; 0 for none. Source: behaviour sheet 3.5 row 5, trap 46.
+fn delay_level(shard: &Shard, props: &SendProps<'_>) -> Result<i32, BrokerError> {
+    let Some(text) = props.delay else { return Ok(0) };
+    let level: i64 = text.trim().parse().map_err(|_| {
+        BrokerError::refused(code::MESSAGE_ILLEGAL, format!("property DELAY is not a number: '{text}'"))
+    })?;
+    Ok(level.clamp(0, shard.appends.delay_levels_ms().len() as i64) as i32)
+}
+
+thread_local! {
+    /// One maker a core; its number keeps the cores' keys apart.
+    static UNIQ_KEYS: RefCell<Option<UniqKeys>> = const { RefCell::new(None) };
+}
+
+/// Encodes the record and leaves it with the writer. `place`: topic and queue to store in, and the queue to answer with.
+fn store_one(
+    shard: &Rc<Shard>,
+    req: &Request<'_>,
+    h: &SendMessage<'_>,
+    (text, more): (&str, &str),
+    props: &SendProps<'_>,
+    place: (&Arc<Topic>, u32, u32),
+) -> Result<Answer, BrokerError> {
+    let Some(conn) = shard.conns.get(req.origin.conn) else { return Ok(Answer::Later) };
+    let (topic, queue, asked_queue) = place;
+    let mut run = RunBuilder::new(shard, QueueKey { topic: topic.id, queue });
+    let record = NewRecord {
+        topic: &topic.name,
+        queue_id: queue,
+        flag: h.flag,
+        sys_flag: sys_flags(h.sys_flag, topic),
+        born_timestamp_ms: h.born_timestamp_ms,
+        born_host: req.origin.peer,
+        store_host: shard.store_host,
+        reconsume_times: h.reconsume_times,
+        prepared_transaction_offset: 0,
+        body: req.cmd.body,
+        properties: text,
+        more_properties: more,
+    };
+    run.record(&record, &props.keys).map_err(|e| encode_refusal(e, shard.config.borrow().message_bytes_max))?;
+    let pending = PendingSend {
+        conn,
+        opaque: req.origin.opaque,
+        oneway: req.origin.oneway,
+        queue_id: asked_queue,
+        uniq_key: SmallVec::from_slice(props.keys.uniq_key.unwrap_or("").as_bytes()),
+        batch_lens: Box::default(),
+        held_bytes: run.bytes(),
+    };
+    count_put(shard, 1, run.bytes());
+    pending.conn.hold(pending.held_bytes);
+    shard.append_send(run, pending, true, props.wait);
+    Ok(Answer::Later)
+}
+
+/// The client's flags but what only the broker sets.
+fn sys_flags(asked: i32, topic: &Topic) -> i32 {
+    let mut flags = asked & !(sys_flag::BORN_HOST_V6 | sys_flag::STORE_HOST_V6 | sys_flag::TRANSACTION_MASK);
+    if topic.config.topic_filter_type == TopicFilterType::MultiTag {
+        flags |= sys_flag::MULTI_TAGS;
+    }
+    flags
+}
+
+fn encode_refusal(e: EncodeError, max: usize) -> BrokerError {
+    match e {
+        EncodeError::Topic { .. } => BrokerError::refused(code::MESSAGE_ILLEGAL, e.to_string()),
+        EncodeError::Properties { .. } => illegal(max),
+    }
+}
+
+fn send_batch(
+    shard: &Rc<Shard>,
+    req: &Request<'_>,
+    h: &SendMessage<'_>,
+    topic: Arc<Topic>,
+    queue: u32,
+) -> Result<Answer, BrokerError> {
+    let config = shard.config();
+    if topic.name.len() > names::PLAIN_TOPIC_BYTES_MAX || topic.name.starts_with(names::RETRY_PREFIX) {
+        let remark = format!("batch request does not support retry group {}", topic.name);
+        return Err(BrokerError::refused(code::MESSAGE_ILLEGAL, remark));
+    }
+    let text = h.properties;
+    let props = SendProps::of(text, false);
+    if h.sys_flag & sys_flag::TRANSACTION_MASK != 0 || props.timer || delay_level(shard, &props)? > 0 || props.half {
+        return Err(illegal(config.message_bytes_max));
+    }
+    let Some(conn) = shard.conns.get(req.origin.conn) else { return Ok(Answer::Later) };
+    let mut run = RunBuilder::new(shard, QueueKey { topic: topic.id, queue });
+    for item in message::batch_items(req.cmd.body) {
+        let item = item.map_err(|e| BrokerError::refused(code::MESSAGE_ILLEGAL, e.to_string()))?;
+        let record = NewRecord {
+            topic: &topic.name,
+            queue_id: queue,
+            flag: item.flag,
+            sys_flag: sys_flags(h.sys_flag, &topic),
+            born_timestamp_ms: h.born_timestamp_ms,
+            born_host: req.origin.peer,
+            store_host: shard.store_host,
+            reconsume_times: h.reconsume_times,
+            prepared_transaction_offset: 0,
+            body: item.body,
+            properties: item.properties,
+            more_properties: "",
+        };
+        let mut keys = KeyProps::of(item.properties, config.index_enabled);
+        keys.delay_level = 0;
+        run.record(&record, &keys).map_err(|e| encode_refusal(e, config.message_bytes_max))?;
+        if run.bytes() > config.message_bytes_max {
+            let remark = format!("message batch of {} bytes stored, limit {}", run.bytes(), config.message_bytes_max);
+            return Err(BrokerError::refused(code::MESSAGE_ILLEGAL, remark));
+        }
+    }
+    if run.lens().is_empty() {
+        return Err(BrokerError::refused(code::MESSAGE_ILLEGAL, "the batch holds no message"));
+    }
+    let pending = PendingSend {
+        conn,
+        opaque: req.origin.opaque,
+        oneway: req.origin.oneway,
+        queue_id: queue,
+        uniq_key: SmallVec::from_slice(props.keys.uniq_key.unwrap_or("").as_bytes()),
+        batch_lens: run.lens().into(),
+        held_bytes: run.bytes(),
+    };
+    count_put(shard, run.lens().len(), run.bytes());
+    pending.conn.hold(pending.held_bytes);
+    shard.append_send(run, pending, true, props.wait);
+    Ok(Answer::Later)
+}
+
+fn count_put(shard: &Shard, messages: usize, bytes: usize) {
+    let c = &shard.counters;
+    c.put_messages.set(c.put_messages.get() + messages as u64);
+    c.put_bytes.set(c.put_bytes.get() + bytes as u64);
+}
+
+/// The writer's word on a send: the client's answer.
+pub fn answer(shard: &Rc<Shard>, send: PendingSend, outcome: Result<Receipt, Refusal>) {
+    send.conn.release(send.held_bytes);
+    if send.oneway {
+        return;
+    }
+    match outcome {
+        Ok(receipt) => {
+            let mut ids = String::with_capacity(33 * send.batch_lens.len().max(1));
+            let mut phy = receipt.phy.0;
+            message::write_offset_id(&mut ids, shard.store_host, phy);
+            for bytes in send.batch_lens.iter().take(send.batch_lens.len().saturating_sub(1)) {
+                phy += *bytes as u64;
+                ids.push(',');
+                message::write_offset_id(&mut ids, shard.store_host, phy);
+            }
+            let config = shard.config.borrow();
+            let uniq = std::str::from_utf8(&send.uniq_key).unwrap_or("");
+            let ext: [(Cow<'_, str>, Value<'_>); 6] = [
+                (Cow::Borrowed("msgId"), Value::Str(Cow::Borrowed(&ids))),
+                (Cow::Borrowed("queueId"), Value::U64(send.queue_id as u64)),
+                (Cow::Borrowed("queueOffset"), Value::U64(receipt.queue_offset.0)),
+                (Cow::Borrowed(prop::MSG_REGION), Value::Str(Cow::Borrowed(&config.region_id))),
+                (Cow::Borrowed(prop::TRACE_ON), Value::Bool(config.trace_on)),
+                (Cow::Borrowed("transactionId"), Value::Str(Cow::Borrowed(uniq))),
+            ];
+            let ext = if uniq.is_empty() { &ext[..5] } else { &ext[..] };
+            let head = Head { code: code::SUCCESS, opaque: send.opaque, flag: FLAG_RESPONSE, remark: None, ext };
+            send.conn.write(|out| write_frame(out, &head, &[]));
+        }
+        Err(refusal) => {
+            shard.counters.put_failed.set(shard.counters.put_failed.get() + 1);
+            let response = with_region(shard, crate::responses::of_error(&refusal.to_error().into()));
+            send.conn.respond(send.opaque, &response);
+        }
+    }
+}

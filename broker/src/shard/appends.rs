@@ -1,0 +1,388 @@
+//! Records on their way to the writer: gathered per turn into one group, answered per batch.
+use crate::mesh::Msg;
+use crate::shard::Shard;
+use crate::snapshot::Topic;
+use slab::Slab;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use uringmq_proto::message::{self, prop};
+use uringmq_proto::record::{self, EncodeError, NewRecord};
+use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset};
+use uringmq_remoting::connection::Conn;
+use uringmq_store::StoreError;
+use uringmq_store::dispatch;
+
+/// A group is pushed when it holds so much, or at the end of the turn.
+const GROUP_BYTES: usize = 256 * 1024;
+/// Records encoded and not yet answered, per shard; beyond it sends are refused as busy.
+pub const IN_FLIGHT_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Buffers kept for reuse.
+const SPARE_BUFFERS: usize = 32;
+
+/// What the derived files need of one record of a group.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordMeta {
+    pub bytes: u32,
+    /// Tag hash; for the schedule topic the delay in ms, to which the store time is added.
+    pub tags_code: i64,
+    pub delayed: bool,
+    /// Its index key hashes: `hashes[hash_from..hash_from + hash_count]` of the group.
+    pub hash_from: u32,
+    pub hash_count: u16,
+}
+
+/// Records that stay together (one message, or a client batch).
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    pub token: u32,
+    pub key: QueueKey,
+    pub numbered: bool,
+    /// Its answer waits for stable storage under SYNC_FLUSH.
+    pub wait_durable: bool,
+    pub first_record: u32,
+    pub record_count: u32,
+    pub at: u32,
+    pub bytes: u32,
+}
+
+/// All records that one shard sends to the writer in one message.
+#[derive(Debug)]
+pub struct AppendGroup {
+    pub from: crate::placement::ShardId,
+    pub bytes: Vec<u8>,
+    pub lens: Vec<u32>,
+    pub records: Vec<RecordMeta>,
+    pub hashes: Vec<u32>,
+    pub runs: Vec<Run>,
+}
+
+/// Where a run went; plain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    pub phy: PhyOffset,
+    pub queue_offset: QueueOffset,
+    pub store_timestamp_ms: i64,
+}
+
+/// Why a run was refused; crosses cores, so the store's error is reduced to what the asker needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    TooLarge { bytes: usize, max: usize },
+    NoSpace(PhyOffset),
+    Poisoned { op: &'static str, at: PhyOffset },
+    DiskFull,
+}
+
+impl Refusal {
+    pub fn of(e: &StoreError) -> Self {
+        match e {
+            StoreError::TooLarge { bytes, max } => Refusal::TooLarge { bytes: *bytes, max: *max },
+            StoreError::NoSpace(at) => Refusal::NoSpace(*at),
+            StoreError::Poisoned { op, at } | StoreError::Io { op, at, .. } => Refusal::Poisoned { op, at: *at },
+            StoreError::Corrupt { at, .. } | StoreError::OutOfRange(at) => Refusal::Poisoned { op: "append", at: *at },
+            StoreError::File { op, .. } => Refusal::Poisoned { op, at: PhyOffset(0) },
+            StoreError::Refused { .. } => Refusal::Poisoned { op: "append", at: PhyOffset(0) },
+        }
+    }
+    pub fn to_error(self) -> StoreError {
+        match self {
+            Refusal::TooLarge { bytes, max } => StoreError::TooLarge { bytes, max },
+            Refusal::NoSpace(at) => StoreError::NoSpace(at),
+            Refusal::Poisoned { op, at } => StoreError::Poisoned { op, at },
+            Refusal::DiskFull => StoreError::NoSpace(PhyOffset(0)),
+        }
+    }
+}
+
+pub struct Appended {
+    pub acks: Vec<(u32, Result<Receipt, Refusal>)>,
+}
+
+/// A client waiting for its append.
+pub struct PendingSend {
+    pub conn: Rc<Conn>,
+    pub opaque: i32,
+    pub oneway: bool,
+    /// As asked (or picked), not the schedule topic's.
+    pub queue_id: u32,
+    pub uniq_key: SmallVec<[u8; 40]>,
+    /// Record lengths of a batch, for its ids; empty for one message.
+    pub batch_lens: Box<[u32]>,
+    pub held_bytes: usize,
+}
+
+enum Pending {
+    Send(PendingSend),
+    Wait(flume::Sender<Result<Receipt, Refusal>>),
+}
+
+/// One shard's appends.
+pub struct Appends {
+    group: RefCell<Option<Box<AppendGroup>>>,
+    pending: RefCell<Slab<(Pending, usize)>>,
+    in_flight_bytes: Cell<usize>,
+    spare: RefCell<Vec<Vec<u8>>>,
+    delay_levels_ms: Vec<u64>,
+    /// The properties that every single send gets: region, trace switch, cluster.
+    stamp: String,
+}
+
+impl Appends {
+    pub fn new(delay_levels_ms: Vec<u64>, stamp: String) -> Self {
+        Appends {
+            group: RefCell::default(),
+            pending: RefCell::default(),
+            in_flight_bytes: Cell::new(0),
+            spare: RefCell::default(),
+            delay_levels_ms,
+            stamp,
+        }
+    }
+    pub fn stamp(&self) -> &str {
+        &self.stamp
+    }
+    pub fn in_flight_bytes(&self) -> usize {
+        self.in_flight_bytes.get()
+    }
+    pub fn delay_levels_ms(&self) -> &[u64] {
+        &self.delay_levels_ms
+    }
+
+    /// Gives a buffer back for reuse (the tail cache dropped its last reference).
+    pub fn recycle(&self, mut buffer: Vec<u8>) {
+        let mut spare = self.spare.borrow_mut();
+        if spare.len() < SPARE_BUFFERS && buffer.capacity() >= GROUP_BYTES && buffer.capacity() <= 2 * GROUP_BYTES {
+            buffer.clear();
+            spare.push(buffer);
+        }
+    }
+
+    fn new_group(&self, from: crate::placement::ShardId) -> Box<AppendGroup> {
+        let bytes = self.spare.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(GROUP_BYTES + GROUP_BYTES / 4));
+        Box::new(AppendGroup {
+            from,
+            bytes,
+            lens: Vec::with_capacity(64),
+            records: Vec::with_capacity(64),
+            hashes: Vec::with_capacity(128),
+            runs: Vec::with_capacity(64),
+        })
+    }
+}
+
+/// A message that broker code stores (delay, send-back, ...).
+#[derive(Clone)]
+pub struct NewMessage<'a> {
+    pub topic: &'a Arc<Topic>,
+    pub queue: u32,
+    pub flag: i32,
+    pub sys_flag: i32,
+    pub born_timestamp_ms: i64,
+    pub born_host: SocketAddr,
+    pub reconsume_times: i32,
+    pub prepared_transaction_offset: i64,
+    pub body: &'a [u8],
+    pub properties: &'a str,
+    /// Under SYNC_FLUSH: answer only once it is on stable storage.
+    pub wait_durable: bool,
+}
+
+/// Fills one run of the shard's current group; nothing is kept when it is dropped without `finish`.
+pub struct RunBuilder<'s> {
+    appends: &'s Appends,
+    /// Some until `drop` puts it back.
+    group: Option<Box<AppendGroup>>,
+    start: Run,
+}
+
+impl<'s> RunBuilder<'s> {
+    pub fn new(shard: &'s Shard, key: QueueKey) -> Self {
+        let appends = &shard.appends;
+        let group = appends.group.borrow_mut().take().unwrap_or_else(|| appends.new_group(shard.id));
+        let start = Run {
+            token: 0,
+            key,
+            numbered: true,
+            wait_durable: true,
+            first_record: group.records.len() as u32,
+            record_count: 0,
+            at: group.bytes.len() as u32,
+            bytes: 0,
+        };
+        RunBuilder { appends, group: Some(group), start }
+    }
+
+    fn group(&mut self) -> &mut AppendGroup {
+        self.group.as_mut().expect("held until drop")
+    }
+
+    /// Adds one record with what its derived entries need. `topic_seed` is the hash of `topic#`.
+    pub fn record(&mut self, r: &NewRecord<'_>, keys: &KeyProps<'_>) -> Result<(), EncodeError> {
+        let delay_levels = &self.appends.delay_levels_ms;
+        let group = self.group.as_mut().expect("held until drop");
+        let bytes = record::encode(&mut group.bytes, r)?;
+        let hash_from = group.hashes.len() as u32;
+        keys.each_hash(r.topic, |h| group.hashes.push(h));
+        let delayed = r.topic == uringmq_proto::names::SCHEDULE_TOPIC && keys.delay_level > 0;
+        let tags_code = if delayed {
+            dispatch::level_delay_ms(keys.delay_level, delay_levels)
+        } else {
+            message::tags_code(keys.tags)
+        };
+        group.lens.push(bytes as u32);
+        let hash_count = (group.hashes.len() as u32 - hash_from) as u16;
+        group.records.push(RecordMeta { bytes: bytes as u32, tags_code, delayed, hash_from, hash_count });
+        self.start.record_count += 1;
+        self.start.bytes += bytes as u32;
+        Ok(())
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.start.bytes as usize
+    }
+    pub fn lens(&self) -> &[u32] {
+        let group = self.group.as_ref().expect("held until drop");
+        &group.lens[self.start.first_record as usize..]
+    }
+
+    fn finish(mut self, pending: Pending, numbered: bool, wait_durable: bool) -> bool {
+        let bytes = self.start.bytes as usize;
+        let token = self.appends.pending.borrow_mut().insert((pending, bytes)) as u32;
+        self.appends.in_flight_bytes.set(self.appends.in_flight_bytes.get() + bytes);
+        let run = Run { token, numbered, wait_durable, ..self.start };
+        let group = self.group();
+        group.runs.push(run);
+        let (at, first_record) = (group.bytes.len() as u32, group.records.len() as u32);
+        self.start.at = at; // nothing to take back in drop
+        self.start.first_record = first_record;
+        at as usize >= GROUP_BYTES
+    }
+}
+
+impl Drop for RunBuilder<'_> {
+    fn drop(&mut self) {
+        let (at, first_record) = (self.start.at as usize, self.start.first_record as usize);
+        let group = self.group();
+        group.bytes.truncate(at);
+        group.records.truncate(first_record);
+        group.lens.truncate(first_record);
+        *self.appends.group.borrow_mut() = self.group.take();
+    }
+}
+
+/// The properties that decide about a record's derived entries, found in one pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyProps<'a> {
+    pub uniq_key: Option<&'a str>,
+    pub keys: Option<&'a str>,
+    pub tags: Option<&'a str>,
+    /// Of the DELAY property, when it is a number.
+    pub delay_level: i32,
+    pub indexed: bool,
+}
+
+impl<'a> KeyProps<'a> {
+    pub fn of(properties: &'a str, indexed: bool) -> Self {
+        let mut found = KeyProps { indexed, ..KeyProps::default() };
+        for (name, value) in message::properties(properties) {
+            match name {
+                prop::UNIQ_KEY => found.uniq_key = Some(value),
+                prop::KEYS => found.keys = Some(value),
+                prop::TAGS => found.tags = Some(value),
+                prop::DELAY => found.delay_level = value.parse().unwrap_or(0),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    fn each_hash(&self, topic: &str, mut each: impl FnMut(u32)) {
+        if !self.indexed || (self.uniq_key.is_none() && self.keys.is_none() && self.tags.is_none()) {
+            return;
+        }
+        let seed = message::java_hash("#", message::java_hash(topic, 0));
+        let mut put = |key: &str, seed: i32| each(record::positive(message::java_hash(key, seed)));
+        if let Some(uniq) = self.uniq_key.filter(|k| !k.is_empty()) {
+            put(uniq, seed);
+        }
+        for key in self.keys.unwrap_or("").split(' ').filter(|k| !k.is_empty()) {
+            put(key, seed);
+        }
+        if let Some(tags) = self.tags.filter(|t| !t.is_empty()) {
+            put(tags, message::java_hash("T#", seed));
+        }
+    }
+}
+
+impl Shard {
+    /// Sends what was gathered this turn to the writer.
+    pub fn push_appends(&self) {
+        let group = {
+            let mut slot = self.appends.group.borrow_mut();
+            match &*slot {
+                Some(g) if !g.runs.is_empty() => slot.take(),
+                _ => None,
+            }
+        };
+        if let Some(group) = group {
+            self.mesh.push(self.writer_shard, Msg::Append(group));
+        }
+    }
+
+    /// Queues a finished run whose client is answered when it is stored.
+    pub fn append_send(&self, run: RunBuilder<'_>, pending: PendingSend, numbered: bool, wait_durable: bool) {
+        if run.finish(Pending::Send(pending), numbered, wait_durable) {
+            self.push_appends();
+        }
+    }
+
+    /// Stores one message for broker code. It goes out at once.
+    pub async fn append(&self, m: NewMessage<'_>) -> Result<Receipt, StoreError> {
+        let key = QueueKey { topic: m.topic.id, queue: m.queue };
+        let keys = KeyProps::of(m.properties, true);
+        let record = NewRecord {
+            topic: &m.topic.name,
+            queue_id: m.queue,
+            flag: m.flag,
+            sys_flag: m.sys_flag,
+            born_timestamp_ms: m.born_timestamp_ms,
+            born_host: m.born_host,
+            store_host: self.store_host,
+            reconsume_times: m.reconsume_times,
+            prepared_transaction_offset: m.prepared_transaction_offset,
+            body: m.body,
+            properties: m.properties,
+            more_properties: "",
+        };
+        let (tx, rx) = flume::bounded(1);
+        {
+            let mut run = RunBuilder::new(self, key);
+            run.record(&record, &keys).map_err(|_| StoreError::TooLarge {
+                bytes: m.properties.len() + m.topic.name.len(),
+                max: record::PROPERTIES_BYTES_MAX,
+            })?;
+            run.finish(Pending::Wait(tx), true, m.wait_durable);
+        }
+        self.push_appends();
+        match rx.recv_async().await {
+            Ok(outcome) => outcome.map_err(Refusal::to_error),
+            Err(_) => Err(StoreError::Poisoned { op: "append while stopping", at: self.marks.readable() }),
+        }
+    }
+
+    pub(super) fn on_appended(self: &Rc<Self>, appended: Appended) {
+        for (token, outcome) in appended.acks {
+            let (pending, bytes) = self.appends.pending.borrow_mut().remove(token as usize);
+            self.appends.in_flight_bytes.set(self.appends.in_flight_bytes.get() - bytes);
+            match pending {
+                Pending::Send(send) => crate::handlers::send::answer(self, send, outcome),
+                Pending::Wait(tx) => {
+                    let _ = tx.send(outcome);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The shard's cursor over the log (reput): consume-queue entries of its own queues, and on shard 0 the key index.
+//! The writer's hints carry what it needs; a gap between cursor and hint is read from the log.
+use crate::mesh::Event;
+use crate::shard::Shard;
+use crate::writer::committed::{Committed, Entry};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use tracing::{debug, error, warn};
+use uringmq_proto::message::sys_flag;
+use uringmq_proto::record;
+use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset};
+use uringmq_store::consume_queue::{Appended, Entry as QueueEntry};
+use uringmq_store::dispatch;
+
+/// Bytes read at a time while catching up.
+const CATCH_UP_BYTES: usize = 1024 * 1024;
+
+pub struct Cursor {
+    at: Cell<u64>,
+    /// Start of the last record dispatched, and its store time: what a checkpoint may claim.
+    last: Cell<(PhyOffset, i64)>,
+    catching_up: Cell<bool>,
+    /// Hints that came while catching up.
+    waiting: RefCell<VecDeque<Arc<Committed>>>,
+    pub moved: Event,
+}
+
+impl Cursor {
+    pub fn new(at: PhyOffset, last_store_timestamp_ms: i64) -> Self {
+        Cursor {
+            at: Cell::new(at.0),
+            last: Cell::new((PhyOffset(0), last_store_timestamp_ms)),
+            catching_up: Cell::new(false),
+            waiting: RefCell::default(),
+            moved: Event::default(),
+        }
+    }
+    pub fn at(&self) -> PhyOffset {
+        PhyOffset(self.at.get())
+    }
+    pub fn last(&self) -> (PhyOffset, i64) {
+        self.last.get()
+    }
+}
+
+impl Shard {
+    pub(super) fn on_committed(self: &Rc<Self>, c: Arc<Committed>) {
+        {
+            let mut tail = self.tail.borrow_mut();
+            for span in &c.spans {
+                tail.push(span.clone(), |buffer| self.appends.recycle(buffer));
+            }
+        }
+        let cursor = &self.dispatch;
+        if cursor.catching_up.get() {
+            let mut waiting = cursor.waiting.borrow_mut();
+            if waiting.len() < 64 {
+                waiting.push_back(c);
+            }
+            return;
+        }
+        self.take_hint(&c);
+    }
+
+    fn take_hint(self: &Rc<Self>, c: &Arc<Committed>) {
+        let cursor = &self.dispatch;
+        let at = cursor.at.get();
+        if c.to.0 <= at {
+            return;
+        }
+        if c.from.0 > at {
+            debug!(shard = self.id, from = at, to = c.from.0, "hints were missed; reading the log");
+            self.start_catch_up();
+            cursor.waiting.borrow_mut().push_back(c.clone());
+            return;
+        }
+        let mut woken = self.queues.touched();
+        for e in &c.entries {
+            let hashes = &c.hashes[e.hash_from as usize..][..e.hash_count as usize];
+            self.dispatch_one(e, hashes, &mut woken);
+        }
+        cursor.at.set(c.to.0);
+        if let Some(e) = c.entries.last() {
+            cursor.last.set((e.phy, e.store_timestamp_ms));
+        }
+        cursor.moved.set();
+        self.wake_held(woken);
+    }
+
+    fn dispatch_one(&self, e: &Entry, hashes: &[u32], woken: &mut Vec<QueueKey>) {
+        if let Some(index) = &self.index {
+            for h in hashes {
+                index.put(*h, e.phy, e.store_timestamp_ms);
+            }
+        }
+        if !e.numbered || self.owner(e.key) != self.id {
+            return;
+        }
+        let Some(queue) = self.queues.get_or_make(e.key, &self.topics.borrow(), self) else {
+            return; // the topic was deleted meanwhile
+        };
+        let entry = QueueEntry { phy: e.phy, bytes: e.bytes, tags_code: e.tags_code };
+        match queue.cq.append(e.queue_offset, entry) {
+            Appended::Done => queue.touch(woken),
+            Appended::Known => {}
+            Appended::Gap { expected } => {
+                error!(topic = %queue.topic.name, queue = e.key.queue, at = %e.queue_offset, %expected, "queue offset gap");
+            }
+        }
+    }
+
+    /// Reads the log from the cursor to the readable mark; also called by the shard's timer, should the last hint have been thinned.
+    pub fn start_catch_up(self: &Rc<Self>) {
+        if self.dispatch.catching_up.replace(true) {
+            return;
+        }
+        let shard = self.clone();
+        glommio::spawn_local(async move {
+            shard.catch_up().await;
+            shard.dispatch.catching_up.set(false);
+            loop {
+                let Some(c) = shard.dispatch.waiting.borrow_mut().pop_front() else { break };
+                shard.take_hint(&c);
+                if shard.dispatch.catching_up.get() {
+                    break;
+                }
+            }
+        })
+        .detach();
+    }
+
+    async fn catch_up(self: &Rc<Self>) {
+        loop {
+            let at = self.dispatch.at();
+            let limit = self.marks.readable();
+            if at >= limit {
+                return;
+            }
+            let bytes = match self.reader.read_range(at, CATCH_UP_BYTES, limit).await {
+                Ok(bytes) => bytes,
+                Err(e) => {
+                    error!(shard = self.id, %at, error = %e, "catch-up read failed");
+                    return;
+                }
+            };
+            let mut woken = self.queues.touched();
+            let mut hashes = Vec::new();
+            let walked = dispatch::walk(&bytes, at, self.appends.delay_levels_ms(), false, |d| {
+                let topics = self.topics.borrow().clone();
+                let Some(topic) = topics.get(d.topic) else { return };
+                hashes.clear();
+                if self.index.is_some() {
+                    record::index_key_hashes(d.topic, d.properties, d.sys_flag, |h| hashes.push(h));
+                }
+                let numbered = d.queued && d.sys_flag & sys_flag::TRANSACTION_PREPARED == 0;
+                let e = Entry {
+                    key: QueueKey { topic: topic.id, queue: d.queue },
+                    queue_offset: QueueOffset(d.queue_offset),
+                    phy: d.phy,
+                    bytes: d.bytes,
+                    tags_code: d.tags_code,
+                    store_timestamp_ms: d.store_timestamp_ms,
+                    numbered,
+                    hash_from: 0,
+                    hash_count: 0,
+                };
+                self.dispatch_one(&e, &hashes, &mut woken);
+                self.dispatch.last.set((e.phy, e.store_timestamp_ms));
+            });
+            self.wake_held(woken);
+            match walked {
+                Ok(to) if to > at => self.dispatch.at.set(to.0.min(limit.0)),
+                Ok(_) => {
+                    warn!(shard = self.id, %at, bytes = bytes.len(), "catch-up made no progress");
+                    return;
+                }
+                Err(e) => {
+                    error!(shard = self.id, %at, error = %e, "catch-up stopped");
+                    return;
+                }
+            }
+            self.dispatch.moved.set();
+            glommio::executor().yield_task_queue_now().await;
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! A shard's periodic work: held pulls, missed hints, flushing of its queues, trimming behind retention, and on shard 0 the
+//! checkpoint.
+use crate::shard::Shard;
+use glommio::timer::sleep;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+use tracing::{debug, error, info};
+use uringmq_proto::types::PhyOffset;
+use uringmq_store::StoreError;
+use uringmq_store::checkpoint::{self, Checkpoint};
+
+const TICK_MS: u64 = 50;
+/// A checkpoint is due after so much was dispatched, or so long after the last one.
+const CHECKPOINT_BYTES: u64 = 256 * 1024 * 1024;
+const CHECKPOINT_MS: i64 = 3000;
+const FLUSH_MS: i64 = 1000;
+
+/// How far one shard's derived files are synced.
+#[derive(Clone, Copy, Debug)]
+pub struct Synced {
+    pub last: PhyOffset,
+    pub last_ms: i64,
+    pub index_ms: i64,
+}
+
+/// The shard's timer.
+pub async fn tick(shard: Rc<Shard>) {
+    let seen = Cell::new((PhyOffset(0), PhyOffset(0)));
+    let mut flushed_ms = shard.now_ms();
+    while !shard.gate.is_closed() {
+        sleep(Duration::from_millis(TICK_MS)).await;
+        let now = shard.now_ms();
+        shard.check_held(now);
+        let behind = (shard.dispatch.at(), shard.marks.readable());
+        if behind.0 < behind.1 && seen.replace(behind).0 == behind.0 {
+            shard.start_catch_up();
+        }
+        if now - flushed_ms >= FLUSH_MS {
+            flushed_ms = now;
+            flush(&shard).await;
+        }
+    }
+}
+
+async fn flush(shard: &Rc<Shard>) {
+    for queue in shard.queues.all() {
+        if queue.cq.dirty() {
+            if let Err(e) = queue.cq.flush().await {
+                error!(topic = %queue.topic.name, queue = queue.key.queue, error = %e, "consume queue not flushed");
+            }
+        }
+    }
+}
+
+/// Flushes and syncs all that this shard derives from the log, and says up to where that reaches.
+async fn sync_derived(shard: Rc<Shard>) -> Result<Synced, StoreError> {
+    let (last, last_ms) = shard.dispatch.last();
+    for queue in shard.queues.all() {
+        queue.cq.flush().await?;
+        queue.cq.sync().await?;
+    }
+    let mut index_ms = last_ms;
+    if let Some(index) = &shard.index {
+        index.flush().await?;
+        index.sync().await?;
+        index_ms = index.synced_ms();
+    }
+    Ok(Synced { last, last_ms, index_ms })
+}
+
+/// Shard 0: a checkpoint whenever enough happened.
+pub async fn checkpoint_periodically(shard: Rc<Shard>) {
+    let mut done = (shard.dispatch.at(), shard.now_ms());
+    let mut trimmed = shard.marks.min();
+    while !shard.gate.is_closed() {
+        sleep(Duration::from_millis(TICK_MS * 2)).await;
+        let (at, now) = (shard.dispatch.at(), shard.now_ms());
+        let min = shard.marks.min();
+        if min > trimmed {
+            trimmed = min;
+            trim(&shard, min).await;
+        }
+        if at == done.0 || (at.0 - done.0.0 < CHECKPOINT_BYTES && now - done.1 < CHECKPOINT_MS) {
+            continue;
+        }
+        done = (at, now);
+        match write_checkpoint(&shard).await {
+            Ok(()) => debug!(%at, "checkpoint"),
+            Err(e) => error!(error = %e, "checkpoint not written; a restart will read more of the log"),
+        }
+    }
+}
+
+/// Claims what all shards have synced, and never more than the log itself has.
+pub async fn write_checkpoint(shard: &Rc<Shard>) -> Result<(), StoreError> {
+    let root = shard.config().store_root.clone();
+    let mut all = Vec::with_capacity(shard.shards as usize);
+    for synced in shard.run_on_all(sync_derived).await {
+        all.push(synced?);
+    }
+    let synced_log = shard
+        .run_on(shard.writer_shard, |s| async move {
+            let keeper = &s.writer.as_ref().expect("asked of the writer shard").keeper;
+            let durable = keeper.sync().await?;
+            s.marks.durable.store(durable.0, std::sync::atomic::Ordering::Release);
+            Ok::<_, StoreError>(durable)
+        })
+        .await;
+    let Some(durable) = synced_log else { return Ok(()) };
+    let durable = durable?;
+    let Some(least) = all.iter().min_by_key(|s| s.last) else { return Ok(()) };
+    if least.last >= durable || all.iter().any(|s| s.last == PhyOffset(0)) {
+        return Ok(()); // a shard that dispatched nothing yet keeps what recovery wrote
+    }
+    let old = checkpoint::read(&shard.io, &root).await?;
+    let new = Checkpoint {
+        physic_ms: least.last_ms.max(old.physic_ms),
+        logics_ms: least.last_ms,
+        index_ms: all[0].index_ms,
+        logics_phy: least.last,
+        ..old
+    };
+    checkpoint::write(&shard.io, &root, &new).await
+}
+
+async fn trim(shard: &Rc<Shard>, min: PhyOffset) {
+    shard
+        .run_on_all(move |s| async move {
+            s.reader.trim(min);
+            for queue in s.queues.all() {
+                if let Err(e) = queue.cq.trim(min).await {
+                    error!(topic = %queue.topic.name, queue = queue.key.queue, error = %e, "consume queue not trimmed");
+                }
+            }
+            if let Some(index) = &s.index {
+                if let Err(e) = index.trim(min).await {
+                    error!(error = %e, "index not trimmed");
+                }
+            }
+        })
+        .await;
+    info!(%min, "queues and index trimmed");
+}

@@ -1,0 +1,437 @@
+//! From a configuration to a serving broker, and back: which role runs on which core, in what order things open and close.
+use crate::config::{BrokerConfig, FlushDiskType};
+use crate::control::{self, Control};
+use crate::handlers::offset;
+use crate::mesh::{Mesh, Wires};
+use crate::placement::ShardId;
+use crate::shard::appends::Appends;
+use crate::shard::requests_in::BrokerService;
+use crate::shard::{self, Marks, Shard};
+use crate::stop_signal::StopHandle;
+use crate::writer::{self, Writer, upkeep};
+use crate::{Index, Io, Log, LogReader, delay, start_checks};
+use glommio::{Latency, LocalExecutorBuilder, Placement, Shares};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+use tracing::{error, info, warn};
+use uringmq_proto::message::prop;
+use uringmq_remoting::Limits;
+use uringmq_remoting::connection::Conns;
+use uringmq_remoting::listener::{self, Bound, Spread};
+use uringmq_remoting::stop::Gate;
+use uringmq_store::StoreConfig;
+use uringmq_store::checkpoint;
+use uringmq_store::open::{self, Opened, Progress};
+
+/// Locked memory that one executor's rings and buffers take (the runtime's own default is far more).
+const IO_MEMORY_BYTES: usize = 4 << 20;
+const RING_DEPTH: usize = 512;
+/// A stop that takes longer is cut off: the store never depends on a clean one.
+const STOP_MAX: Duration = Duration::from_secs(20);
+
+/// A server to run beside the broker on shard 0 (standalone: the NameServer). Resolves once it serves; it stops with the gate.
+pub type Beside = Box<dyn FnOnce(Rc<Gate>) -> Pin<Box<dyn Future<Output = Result<(), String>>>> + Send>;
+
+pub struct BrokerRun {
+    pub config: BrokerConfig,
+    pub beside: Option<Beside>,
+    pub stop: StopHandle,
+    /// Called once everything serves, with the address of the main listener.
+    pub ready: Box<dyn FnOnce(SocketAddr) + Send>,
+}
+
+/// What every shard's thread is given.
+#[derive(Clone)]
+struct Parts {
+    config: Arc<BrokerConfig>,
+    store: StoreConfig,
+    opened: Arc<Opened>,
+    wires: Wires,
+    marks: Arc<Marks>,
+    spread: Spread,
+    fast_spread: Spread,
+    store_host: SocketAddr,
+    shards: u16,
+    writer_shard: ShardId,
+    memory_bytes: u64,
+    stop: StopHandle,
+    outcome: flume::Sender<Result<(), String>>,
+}
+
+/// Runs the broker until it is stopped; the process's exit code.
+pub fn run(run: BrokerRun) -> i32 {
+    match try_run(run) {
+        Ok(()) => 0,
+        Err(text) => {
+            error!("{text}");
+            eprintln!("uringmq broker: {text}");
+            1
+        }
+    }
+}
+
+fn try_run(run: BrokerRun) -> Result<(), String> {
+    let started = Instant::now();
+    let BrokerRun { config, beside, stop, ready } = run;
+    let cpus = allowed_cpus(&config);
+    let shards = config.shard_count(cpus.len());
+    start_checks::check(&config, shards).map_err(|e| e.to_string())?;
+    let _lock = uringmq_store::lock::lock(&config.store_root).map_err(|e| e.to_string())?;
+    let bound = bind(config.listen_addr())?;
+    let fast = if config.listen_port == 0 { None } else { Some(bind(config.fast_listen_addr())?) };
+    let store = config.to_store_config();
+    let opened = open_store(&store, cpus[0])?;
+    let cores = place(&config, &cpus, shards);
+    let (outcome, outcomes) = flume::unbounded();
+    let parts = Parts {
+        store_host: config.store_host(bound.addr.port()),
+        memory_bytes: start_checks::memory_bytes(),
+        config: Arc::new(config),
+        marks: Arc::new(Marks {
+            min: AtomicU64::new(opened.min.0),
+            written: AtomicU64::new(opened.end.0),
+            durable: AtomicU64::new(opened.end.0),
+            readable: AtomicU64::new(opened.end.0),
+            disk_full: AtomicU64::new(0),
+        }),
+        store,
+        opened: Arc::new(opened),
+        wires: Wires::new(shards as u16),
+        spread: Spread::new(shards),
+        fast_spread: Spread::new(shards),
+        shards: shards as u16,
+        writer_shard: cores.writer,
+        stop,
+        outcome,
+    };
+    let mut first = Some((bound, fast, beside, ready, started));
+    let mut threads = Vec::with_capacity(shards);
+    for id in 0..shards as u16 {
+        let parts = parts.clone();
+        let extra = if id == 0 { first.take() } else { None };
+        let spin = Duration::from_micros(parts.config.spin_before_park_us);
+        let thread = LocalExecutorBuilder::new(Placement::Fixed(cores.cpus[id as usize]))
+            .name(&format!("shard-{id}"))
+            .io_memory(IO_MEMORY_BYTES)
+            .ring_depth(RING_DEPTH)
+            .spin_before_park(spin)
+            .spawn(move || run_shard(id, parts, extra))
+            .map_err(|e| format!("executor of shard {id}: {e}"))?;
+        threads.push(thread);
+    }
+    drop(parts.outcome);
+    let mut result = Ok(());
+    while let Ok(outcome) = outcomes.recv() {
+        if let Err(text) = outcome {
+            // A shard that could not start cannot stop in order either: nothing was served yet.
+            result = Err(text);
+            break;
+        }
+    }
+    if result.is_ok() {
+        for thread in threads {
+            if thread.join().is_err() {
+                result = Err("a shard ended in a panic".into());
+            }
+        }
+    }
+    result
+}
+
+fn bind(addr: SocketAddr) -> Result<Bound, String> {
+    listener::bind(addr).map_err(|e| format!("cannot listen on {addr}: {e} (listenPort, or listenPort - 2 for the fast port)"))
+}
+
+/// Which core each shard runs on.
+struct Cores {
+    cpus: Vec<usize>,
+    writer: ShardId,
+}
+
+fn allowed_cpus(config: &BrokerConfig) -> Vec<usize> {
+    if config.cpu_set.0.is_empty() { start_checks::usable_cpus() } else { config.cpu_set.0.clone() }
+}
+
+/// The writer goes to the core that takes the disk's interrupt: there it makes room for the kernel's completion worker whenever it
+/// waits, while a busy stranger would delay that worker by a scheduler tick.
+fn place(config: &BrokerConfig, cpus: &[usize], shards: usize) -> Cores {
+    let wanted = match config.writer_cpu {
+        cpu if cpu >= 0 => Some(cpu as usize),
+        _ => start_checks::disk_interrupt_cpu(&config.commit_log_dir),
+    };
+    let on: Vec<usize> = match (shards, wanted) {
+        (1, Some(cpu)) if cpus.contains(&cpu) || config.writer_cpu >= 0 => vec![cpu],
+        _ => (0..shards).map(|i| cpus[i % cpus.len()]).collect(),
+    };
+    let writer = on.iter().position(|c| Some(*c) == wanted).unwrap_or(shards - 1);
+    info!(cores = ?on, writer_core = on[writer], "roles placed");
+    Cores { writer: writer as ShardId, cpus: on }
+}
+
+/// Recovery, on an executor of its own that ends with it.
+fn open_store(store: &StoreConfig, cpu: usize) -> Result<Opened, String> {
+    let store = store.clone();
+    LocalExecutorBuilder::new(Placement::Fixed(cpu))
+        .name("recovery")
+        .io_memory(IO_MEMORY_BYTES)
+        .ring_depth(RING_DEPTH)
+        .spawn(move || async move {
+            let io = Io::new();
+            let started = Instant::now();
+            let show = |p: Progress| info!(at = %p.at, from = %p.from, to = %p.to, "recovering");
+            let opened = open::open(io.clone(), &store, show).await.map_err(|e| e.to_string())?;
+            checkpoint::mark_running(&io, &store.root).await.map_err(|e| e.to_string())?;
+            info!(
+                min = %opened.min, end = %opened.end, clean = opened.clean, queues = opened.queues.len(),
+                scanned = opened.report.scanned_bytes, ms = started.elapsed().as_millis() as u64, "store open"
+            );
+            Ok(opened)
+        })
+        .map_err(|e| format!("executor of recovery: {e}"))?
+        .join()
+        .map_err(|e| format!("recovery ended: {e}"))?
+}
+
+type First = (Bound, Option<Bound>, Option<Beside>, Box<dyn FnOnce(SocketAddr) + Send>, Instant);
+
+async fn run_shard(id: ShardId, parts: Parts, first: Option<First>) {
+    let outcome = parts.outcome.clone();
+    match start_shard(id, &parts).await {
+        Ok(shard) => serve(shard, parts, first).await,
+        Err(text) => {
+            let _ = outcome.send(Err(text));
+        }
+    }
+}
+
+async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
+    let io = Io::new();
+    let config = &parts.config;
+    let opened = &parts.opened;
+    let mut log = None;
+    let mut writer = None;
+    if id == parts.writer_shard {
+        let appender = Log::open(io.clone(), &parts.store, opened.min, opened.end).await.map_err(|e| e.to_string())?;
+        writer = Some(Writer::new(appender.keeper()));
+        log = Some(appender);
+    }
+    let index = match id == 0 && config.index_enabled {
+        true => Some(Index::open(io.clone(), &parts.store).await.map_err(|e| e.to_string())?),
+        false => None,
+    };
+    let control = match id {
+        0 => Some(Control::load(&io, config, &opened.queues).await.map_err(|e| e.to_string())?),
+        _ => None,
+    };
+    let stamp = stamp(config);
+    let shard = Rc::new(Shard {
+        id,
+        shards: parts.shards,
+        writer_shard: parts.writer_shard,
+        config: RefCell::new(config.clone()),
+        store_host: parts.store_host,
+        memory_bytes: parts.memory_bytes,
+        mesh: Mesh::new(id, &parts.wires),
+        conns: Rc::new(Conns::default()),
+        gate: Gate::new(),
+        doors: Gate::new(),
+        topics: RefCell::default(),
+        groups: RefCell::default(),
+        marks: parts.marks.clone(),
+        reader: LogReader::new(io.clone(), &parts.store),
+        tail: RefCell::new(shard::tail_cache::TailCache::new(config.tail_cache_bytes)),
+        appends: Appends::new(parts.store.delay_levels_ms.clone(), stamp),
+        queues: shard::queues::Queues::new(io.clone(), parts.store.root.join("consumequeue"), parts.store.queue_file_bytes),
+        offsets: shard::offsets::Offsets::default(),
+        dispatch: shard::dispatch::Cursor::new(opened.end, opened.last_store_timestamp_ms),
+        counters: shard::Counters::default(),
+        control,
+        index,
+        writer,
+        io,
+    });
+    shard.reader.trim(opened.min);
+    spawn_roles(&shard, log, config);
+    Ok(shard)
+}
+
+/// What every single send gets besides its own properties.
+fn stamp(config: &BrokerConfig) -> String {
+    let mut text = String::new();
+    uringmq_proto::message::push_property(&mut text, prop::MSG_REGION, &config.region_id);
+    uringmq_proto::message::push_property(&mut text, prop::TRACE_ON, if config.trace_on { "true" } else { "false" });
+    uringmq_proto::message::push_property(&mut text, prop::CLUSTER, &config.cluster_name);
+    text
+}
+
+fn spawn_roles(shard: &Rc<Shard>, log: Option<Log>, config: &BrokerConfig) {
+    let receiving = shard.clone();
+    glommio::spawn_local(async move {
+        loop {
+            receiving.mesh.receive(|msg| receiving.on(msg)).await;
+        }
+    })
+    .detach();
+    for to in (0..shard.shards).filter(|to| *to != shard.id) {
+        let sending = shard.clone();
+        glommio::spawn_local(async move { sending.mesh.run_outbox(to).await }).detach();
+    }
+    // Background work gets a small share of the core when requests want it.
+    let background = glommio::executor().create_task_queue(Shares::Static(100), Latency::NotImportant, "background");
+    let _ = glommio::spawn_local_into(shard::upkeep::tick(shard.clone()), background).map(|t| t.detach());
+    if let Some(log) = log {
+        let sync_flush = config.flush_disk_type == FlushDiskType::SyncFlush;
+        glommio::spawn_local(writer::run(shard.clone(), log, sync_flush)).detach();
+        let _ = glommio::spawn_local_into(upkeep::keep_segments(shard.clone()), background).map(|t| t.detach());
+        let manual = Rc::new(Cell::new(false));
+        let _ = glommio::spawn_local_into(upkeep::retain(shard.clone(), manual), background).map(|t| t.detach());
+        if !sync_flush {
+            let _ = glommio::spawn_local_into(upkeep::sync_periodically(shard.clone()), background).map(|t| t.detach());
+        }
+    }
+}
+
+/// Serves until stopped, then closes in order.
+async fn serve(shard: Rc<Shard>, parts: Parts, first: Option<First>) {
+    for (spread, fast) in [(parts.spread.clone(), false), (parts.fast_spread.clone(), true)] {
+        let service = Rc::new(BrokerService { shard: shard.clone(), fast });
+        let limits = Limits { idle_ms: parts.config.idle_seconds * 1000, ..Limits::default() };
+        glommio::spawn_local(listener::serve(spread, shard.id, shard.conns.clone(), service, limits, shard.doors.clone())).detach();
+    }
+    let Some((bound, fast, beside, ready, started)) = first else {
+        // The other shards stop when shard 0 has closed what depends on them.
+        shard.gate.closed().await;
+        return;
+    };
+    match open_doors(&shard, &parts, bound, fast, beside).await {
+        Ok(addr) => {
+            info!(%addr, ms = started.elapsed().as_millis() as u64, "broker serves");
+            ready(addr);
+        }
+        Err(text) => {
+            let _ = parts.outcome.send(Err(text));
+            return;
+        }
+    }
+    parts.stop.wait().await;
+    if glommio::timer::timeout(STOP_MAX, async {
+        stop(&shard, &parts).await;
+        Ok::<(), glommio::GlommioError<()>>(())
+    })
+    .await
+    .is_err()
+    {
+        warn!("the ordered stop took too long and is cut off; the next start recovers");
+        std::process::exit(1);
+    }
+}
+
+async fn open_doors(
+    shard: &Rc<Shard>,
+    parts: &Parts,
+    bound: Bound,
+    fast: Option<Bound>,
+    beside: Option<Beside>,
+) -> Result<SocketAddr, String> {
+    shard.control().publish(shard);
+    let topics = shard.topics.borrow().clone();
+    let opened = parts.opened.clone();
+    shard
+        .run_on_all(move |s| {
+            let (topics, opened) = (topics.clone(), opened.clone());
+            async move {
+                *s.topics.borrow_mut() = topics.clone();
+                s.queues.adopt(&opened.queues, &topics, s.id, s.shards);
+            }
+        })
+        .await;
+    set_next_offsets(shard).await;
+    offset::load(shard).await.map_err(|e| e.to_string())?;
+    if let Some(beside) = beside {
+        beside(shard.doors.clone()).await?;
+    }
+    let addr = bound.addr;
+    glommio::spawn_local(listener::accept(bound, parts.spread.clone(), shard.doors.clone())).detach();
+    if let Some(fast) = fast {
+        glommio::spawn_local(listener::accept(fast, parts.fast_spread.clone(), shard.doors.clone())).detach();
+    }
+    control::start(shard).await;
+    delay::start(shard).await.map_err(|e| e.to_string())?;
+    glommio::spawn_local(shard::upkeep::checkpoint_periodically(shard.clone())).detach();
+    Ok(addr)
+}
+
+/// Tells the writer where each queue goes on.
+async fn set_next_offsets(shard: &Rc<Shard>) {
+    let next = shard
+        .run_on_all(|s| async move {
+            s.queues.all().iter().map(|q| (q.key, q.cq.max())).collect::<Vec<_>>()
+        })
+        .await;
+    shard
+        .run_on(shard.writer_shard, move |s| async move {
+            let writer = s.writer.as_ref().expect("asked of the writer shard");
+            writer.set_next(next.into_iter().flatten().collect());
+        })
+        .await;
+}
+
+/// Listeners and requests, then the writer, then what is derived from the log, then the tables, then the clean mark.
+async fn stop(shard: &Rc<Shard>, parts: &Parts) {
+    shard
+        .run_on_all(|s| async move {
+            s.doors.close();
+            for queue in s.queues.all_holding() {
+                s.release_held(&queue);
+            }
+        })
+        .await;
+    control::unregister(shard).await;
+    shard.run_on_all(|s| async move { s.conns.for_each(|c| c.close("the broker stops")) }).await;
+    shard
+        .run_on(shard.writer_shard, |s| async move {
+            s.writer.as_ref().expect("asked of the writer shard").stop().await;
+        })
+        .await;
+    settle(shard).await;
+    let mut clean = true;
+    if let Err(e) = shard::upkeep::write_checkpoint(shard).await {
+        error!(error = %e, "derived files not flushed; the next start rebuilds them");
+        clean = false;
+    }
+    if let Err(e) = control::save_all(shard).await {
+        error!(error = %e, "tables not saved");
+        clean = false;
+    }
+    if clean {
+        match checkpoint::mark_clean(&shard.io, &parts.store.root).await {
+            Ok(()) => info!("stopped clean"),
+            Err(e) => error!(error = %e, "clean mark not set; the next start recovers"),
+        }
+    }
+    shard.run_on_all(|s| async move { s.gate.close() }).await;
+}
+
+/// Waits until every shard's cursor has reached the end of the log.
+async fn settle(shard: &Rc<Shard>) {
+    shard
+        .run_on_all(|s| async move {
+            while s.dispatch.at() < s.marks.readable() {
+                s.start_catch_up();
+                s.dispatch.moved.wait().await;
+            }
+        })
+        .await;
+}
+
+/// For the log of a start: where the store lies, made when missing.
+pub fn make_root(root: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(root).map_err(|e| format!("storePathRootDir {}: {e}", root.display()))
+}

@@ -1,0 +1,260 @@
+//! The writer role: inbox -> batch -> write -> acks. One exists; it owns the end of the log.
+//!
+//! One write is in flight; what arrives meanwhile is the next batch, so load sets the size of a batch and no timer does.
+pub mod committed;
+pub mod upkeep;
+
+use crate::mesh::{Event, Msg};
+use crate::placement::ShardId;
+use crate::shard::Shard;
+use crate::shard::appends::{AppendGroup, Appended, Receipt, Refusal, Run};
+use crate::{Keeper, Log};
+use committed::{Committed, Entry, Span};
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tracing::error;
+use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset};
+use uringmq_store::StoreError;
+
+/// Hints to a shard that is behind are dropped above this; its cursor reads the log instead.
+const HINT_BACKLOG_MAX: usize = 64;
+
+/// The writer's inbox, on its shard.
+pub struct Writer {
+    inbox: RefCell<VecDeque<Box<AppendGroup>>>,
+    ready: Event,
+    /// Where queues go on, as recovery found them; taken by `run` before the first batch.
+    next: RefCell<Vec<(QueueKey, QueueOffset)>>,
+    stopping: Cell<bool>,
+    stopped: Event,
+    pub keeper: Keeper,
+    /// Wakes the keeper's task after a write.
+    pub tail_moved: Event,
+}
+
+impl Writer {
+    pub fn new(keeper: Keeper) -> Self {
+        Writer {
+            inbox: RefCell::default(),
+            ready: Event::default(),
+            next: RefCell::default(),
+            stopping: Cell::new(false),
+            stopped: Event::default(),
+            keeper,
+            tail_moved: Event::default(),
+        }
+    }
+    pub fn take(&self, group: Box<AppendGroup>) {
+        self.inbox.borrow_mut().push_back(group);
+        self.ready.set();
+    }
+    pub fn set_next(&self, next: Vec<(QueueKey, QueueOffset)>) {
+        *self.next.borrow_mut() = next;
+    }
+    /// Lets `run` finish what is in the inbox and end; resolves when it has.
+    pub async fn stop(&self) {
+        self.stopping.set(true);
+        self.ready.set();
+        self.stopped.wait().await;
+    }
+}
+
+/// One batch's bookkeeping: who asked, in log order.
+struct Waiting {
+    groups: Vec<Box<AppendGroup>>,
+    /// (group, run, where it went)
+    placed: Vec<(u32, u32, Receipt)>,
+    refused: Vec<(ShardId, u32, Refusal)>,
+    any_waits_durable: bool,
+}
+
+impl Waiting {
+    fn new() -> Self {
+        Waiting { groups: Vec::new(), placed: Vec::new(), refused: Vec::new(), any_waits_durable: false }
+    }
+
+    fn place(&mut self, log: &mut Log, group: Box<AppendGroup>, full: bool) {
+        let index = self.groups.len() as u32;
+        self.groups.push(group);
+        let group = self.groups.last_mut().expect("just pushed");
+        for (n, run) in group.runs.iter().enumerate() {
+            let Run { at, bytes, first_record, record_count, .. } = *run;
+            let records = &mut group.bytes[at as usize..(at + bytes) as usize];
+            let lens = &group.lens[first_record as usize..(first_record + record_count) as usize];
+            let outcome = match full {
+                true => Err(Refusal::DiskFull),
+                false => log.place(run.key, run.numbered, records, lens).map_err(|e| Refusal::of(&e)),
+            };
+            match outcome {
+                Ok(p) => {
+                    let receipt =
+                        Receipt { phy: p.phy, queue_offset: p.queue_offset, store_timestamp_ms: p.store_timestamp_ms };
+                    self.placed.push((index, n as u32, receipt));
+                    self.any_waits_durable |= run.wait_durable;
+                }
+                Err(e) => self.refused.push((group.from, run.token, e)),
+            }
+        }
+    }
+
+    /// Acks by asking shard: the refused ones, and those placed runs that `which` selects.
+    fn answer(
+        &mut self,
+        shard: &Shard,
+        failed: Option<Refusal>,
+        which: impl Fn(&Run) -> bool,
+    ) {
+        let mut acks: Vec<Vec<(u32, Result<Receipt, Refusal>)>> = vec![Vec::new(); shard.shards as usize];
+        for &(g, r, receipt) in &self.placed {
+            let group = &self.groups[g as usize];
+            let run = &group.runs[r as usize];
+            if which(run) {
+                acks[group.from as usize].push((run.token, failed.map_or(Ok(receipt), Err)));
+            }
+        }
+        for (from, token, refusal) in self.refused.drain(..) {
+            acks[from as usize].push((token, Err(refusal)));
+        }
+        for (to, acks) in acks.into_iter().enumerate().filter(|(_, a)| !a.is_empty()) {
+            shard.mesh.push(to as ShardId, Msg::Appended(Box::new(Appended { acks })));
+        }
+    }
+
+    /// The hint for all shards. The groups' buffers become the shards' tail caches.
+    fn committed(self, from: PhyOffset, to: PhyOffset) -> Committed {
+        let count: usize = self.groups.iter().map(|g| g.records.len()).sum();
+        let mut entries = Vec::with_capacity(count);
+        let mut spans: SmallVec<[Span; 4]> = SmallVec::new();
+        let mut hashes = Vec::with_capacity(self.groups.iter().map(|g| g.hashes.len()).sum());
+        let mut buffers: Vec<Option<Arc<Vec<u8>>>> = vec![None; self.groups.len()];
+        let mut hash_base = vec![0u32; self.groups.len()];
+        let mut groups: Vec<Box<AppendGroup>> = self.groups;
+        for (i, g) in groups.iter_mut().enumerate() {
+            hash_base[i] = hashes.len() as u32;
+            hashes.extend_from_slice(&g.hashes);
+            let mut bytes = std::mem::take(&mut g.bytes);
+            if bytes.len() < bytes.capacity() / 2 {
+                bytes = bytes.as_slice().to_vec(); // the cache is charged by length
+            }
+            buffers[i] = Some(Arc::new(bytes));
+        }
+        for (g, r, receipt) in self.placed {
+            let group = &groups[g as usize];
+            let run = &group.runs[r as usize];
+            let mut phy = receipt.phy;
+            for (n, meta) in
+                group.records[run.first_record as usize..][..run.record_count as usize].iter().enumerate()
+            {
+                let tags_code =
+                    if meta.delayed { receipt.store_timestamp_ms + meta.tags_code } else { meta.tags_code };
+                entries.push(Entry {
+                    key: run.key,
+                    queue_offset: receipt.queue_offset + if run.numbered { n as u64 } else { 0 },
+                    phy,
+                    bytes: meta.bytes,
+                    tags_code,
+                    store_timestamp_ms: receipt.store_timestamp_ms,
+                    numbered: run.numbered,
+                    hash_from: hash_base[g as usize] + meta.hash_from,
+                    hash_count: meta.hash_count,
+                });
+                phy = phy + meta.bytes as u64;
+            }
+            match spans.last_mut() {
+                Some(s)
+                    if s.phy + s.bytes as u64 == receipt.phy
+                        && s.at + s.bytes == run.at
+                        && buffers[g as usize].as_ref().is_some_and(|b| Arc::ptr_eq(b, &s.buffer)) =>
+                {
+                    s.bytes += run.bytes;
+                }
+                _ => spans.push(Span {
+                    phy: receipt.phy,
+                    at: run.at,
+                    bytes: run.bytes,
+                    buffer: buffers[g as usize].clone().expect("every group has its buffer"),
+                }),
+            }
+        }
+        Committed { from, to, spans, entries, hashes }
+    }
+}
+
+/// The writer's loop; ends when stopped and the inbox is empty.
+pub async fn run(shard: Rc<Shard>, mut log: Log, sync_flush: bool) {
+    let writer = shard.writer.as_ref().expect("runs on the writer shard");
+    loop {
+        if writer.inbox.borrow().is_empty() {
+            if writer.stopping.get() {
+                break;
+            }
+            writer.ready.wait().await;
+            continue;
+        }
+        for (key, next) in writer.next.take() {
+            log.set_next(key, next);
+        }
+        let full = shard.marks.disk_full.load(Ordering::Relaxed) != 0;
+        let mut waiting = Waiting::new();
+        loop {
+            let fits = writer
+                .inbox
+                .borrow()
+                .front()
+                .is_some_and(|g| waiting.groups.is_empty() || log.fits(g.bytes.len()));
+            if !fits {
+                break;
+            }
+            let group = writer.inbox.borrow_mut().pop_front().expect("front was there");
+            waiting.place(&mut log, group, full);
+        }
+        write_batch(&shard, &mut log, waiting, sync_flush).await;
+        writer.tail_moved.set();
+    }
+    writer.stopped.set();
+}
+
+async fn write_batch(shard: &Rc<Shard>, log: &mut Log, mut waiting: Waiting, sync_flush: bool) {
+    if waiting.placed.is_empty() {
+        waiting.answer(shard, None, |_| true);
+        return;
+    }
+    let outcome = match log.write(false).await {
+        Ok(written) if sync_flush => {
+            shard.marks.written.store(written.to.0, Ordering::Release);
+            waiting.answer(shard, None, |run| !run.wait_durable);
+            sync(shard).await.map(|()| written)
+        }
+        other => other,
+    };
+    match outcome {
+        Ok(written) => {
+            waiting.answer(shard, None, |run| !sync_flush || run.wait_durable);
+            let marks = &shard.marks;
+            marks.written.store(written.to.0, Ordering::Release);
+            marks.readable.store(written.to.0, Ordering::Release);
+            let committed = Arc::new(waiting.committed(written.from, written.to));
+            for to in 0..shard.shards {
+                if shard.mesh.backlog(to) < HINT_BACKLOG_MAX {
+                    shard.mesh.push(to, Msg::Committed(committed.clone()));
+                }
+            }
+        }
+        Err(e) => {
+            error!(error = %e, "append failed; nothing of the batch counts");
+            let refusal = Refusal::of(&e);
+            waiting.answer(shard, Some(refusal), |run| !sync_flush || run.wait_durable);
+        }
+    }
+}
+
+async fn sync(shard: &Rc<Shard>) -> Result<(), StoreError> {
+    let writer = shard.writer.as_ref().expect("runs on the writer shard");
+    let durable = writer.keeper.sync().await?;
+    shard.marks.durable.store(durable.0, Ordering::Release);
+    Ok(())
+}
