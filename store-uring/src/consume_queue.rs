@@ -1,11 +1,34 @@
 //! A queue's index of 20-byte entries. Entries wait in memory until `flush`; the newest stay there for hot pulls.
-//! Source: store-format sheet 4. Used by the queue's owner shard.
+//! Used by the queue's owner shard, and by recovery. Source: store-format sheet 4.
+//!
+//! | at | bytes | field of an [`Entry`] |
+//! | 0  | 8     | `phy`       |
+//! | 8  | 4     | `bytes`; 0 = no entry, 0x7FFFFFFF = a hole: an offset without a record |
+//! | 12 | 8     | `tags_code` |
+//!
+//! Entry n of the queue stands at byte 20n of the sequence of its files; each file is named by its first byte, sparse and of full
+//! length from the start. In the first file, the slots before the first entry are holes.
 use crate::StoreError;
-use crate::io::Io;
-use std::path::PathBuf;
+use crate::io::{Access, File, Io, Open, write_all};
+use crate::turn::Turn;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use uringmq_proto::types::{PhyOffset, QueueOffset};
 
 pub const ENTRY_BYTES: usize = 20;
+/// `bytes` of a slot that has no record.
+const HOLE_BYTES: u32 = 0x7FFF_FFFF;
+/// Entries kept in memory after they are in a file.
+const RECENT_MAX: usize = 1024;
+/// Entries of one read of a file: 64 KiB, so that sequential pulls of 32 read once in a hundred.
+const CHUNK_ENTRIES: u64 = 3276;
+/// Chunks kept, so that two groups far apart do not push each other out.
+const CHUNKS: usize = 2;
+/// Entries of one write: 512 KiB.
+const WRITE_ENTRIES: u64 = 26_214;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -14,71 +37,754 @@ pub struct Entry {
     pub tags_code: i64,
 }
 
+impl Entry {
+    /// A slot that leads to no record; `phy` keeps the order of the entries around it.
+    pub const fn hole(phy: PhyOffset) -> Self {
+        Entry { phy, bytes: HOLE_BYTES, tags_code: 0 }
+    }
+    pub fn is_hole(&self) -> bool {
+        self.bytes == HOLE_BYTES
+    }
+    pub(crate) fn encode(&self, out: &mut [u8]) {
+        out[..8].copy_from_slice(&self.phy.0.to_be_bytes());
+        out[8..12].copy_from_slice(&self.bytes.to_be_bytes());
+        out[12..20].copy_from_slice(&self.tags_code.to_be_bytes());
+    }
+    /// `None` where no entry was written: size 0 or negative, or a negative offset.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let entry = Entry {
+            phy: PhyOffset(u64::from_be_bytes(bytes[..8].try_into().expect("8 bytes"))),
+            bytes: u32::from_be_bytes(bytes[8..12].try_into().expect("4 bytes")),
+            tags_code: i64::from_be_bytes(bytes[12..20].try_into().expect("8 bytes")),
+        };
+        (entry.phy.0 <= i64::MAX as u64 && (1..=HOLE_BYTES).contains(&entry.bytes)).then_some(entry)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
     Done,
     /// Below the queue's end: it is there already.
     Known,
     /// Above the queue's end; nothing was added.
-    Gap { expected: QueueOffset },
+    Gap {
+        expected: QueueOffset,
+    },
 }
 
 /// All methods take `&self` and borrow nothing across an await, so a shard keeps it in an `Rc`.
 pub struct ConsumeQueue<I: Io> {
     io: I,
+    dir: PathBuf,
+    file_bytes: u64,
+    /// Of whoever changes files.
+    turn: Turn,
+    state: RefCell<State<I::File>>,
 }
+
+struct State<F: File> {
+    min: u64,
+    max: u64,
+    /// The entries up to `max`, at least those that are in no file yet.
+    recent: VecDeque<Entry>,
+    /// Entries below are in the files.
+    written: u64,
+    /// Starts of files written since they were synced.
+    unsynced: Vec<u64>,
+    names_unsynced: bool,
+    dir_made: bool,
+    /// A sync failed: what the files hold is unknown, and no later sync may claim it.
+    failed: bool,
+    destroyed: bool,
+    writer: Option<(u64, Rc<F>)>,
+    reader: Option<(u64, Rc<F>)>,
+    chunks: VecDeque<Chunk<F>>,
+}
+
+/// Entries as they were read.
+struct Chunk<F: File> {
+    from: u64,
+    count: u64,
+    bytes: F::Buf,
+}
+
+impl<F: File> State<F> {
+    fn recent_from(&self) -> u64 {
+        self.max - self.recent.len() as u64
+    }
+    fn trim_recent(&mut self, keep: usize) {
+        let droppable = (self.written.saturating_sub(self.recent_from())) as usize;
+        let drop = self.recent.len().saturating_sub(keep).min(droppable);
+        self.recent.drain(..drop);
+    }
+    /// From memory; false when the first one is not there.
+    fn read_memory(&self, from: u64, count: u64, out: &mut Vec<Entry>) -> bool {
+        if from >= self.recent_from() {
+            let first = (from - self.recent_from()) as usize;
+            let last = (first + count as usize).min(self.recent.len());
+            out.extend(self.recent.range(first..last));
+            return true;
+        }
+        let Some(chunk) = self.chunks.iter().find(|c| (c.from..c.from + c.count).contains(&from)) else { return false };
+        let first = (from - chunk.from) as usize;
+        let last = (first as u64 + count).min(chunk.count) as usize;
+        let bytes = &chunk.bytes.as_ref()[first * ENTRY_BYTES..last * ENTRY_BYTES];
+        out.extend(bytes.chunks_exact(ENTRY_BYTES).map(|b| Entry::decode(b).unwrap_or(Entry::hole(PhyOffset(0)))));
+        true
+    }
+    fn touched(&mut self, start: u64) {
+        if !self.unsynced.contains(&start) {
+            self.unsynced.push(start);
+        }
+    }
+    fn forget_files(&mut self) {
+        self.writer = None;
+        self.reader = None;
+        self.chunks.clear();
+    }
+}
+
+/// 20 digits of the offset of the file's first byte.
+pub(crate) fn file_name(start: u64) -> String {
+    format!("{start:020}")
+}
+
+/// The offset that a name of 20 digits says.
+pub(crate) fn file_start(name: &Path) -> Option<u64> {
+    let name = name.to_str()?;
+    (name.len() == 20 && name.bytes().all(|b| b.is_ascii_digit())).then(|| name.parse().ok()).flatten()
+}
+
+const READ: Open = Open { access: Access::Read, direct: false };
+const WRITE: Open = Open { access: Access::Write, direct: false };
+const CREATE: Open = Open { access: Access::Create, direct: false };
 
 impl<I: Io> ConsumeQueue<I> {
     /// `dir` is `consumequeue/<topic>/<queue>`, made when the first flush writes. `min`..`max` as recovery found them.
     pub fn new(io: I, dir: PathBuf, file_bytes: u64, min: QueueOffset, max: QueueOffset) -> Self {
-        let _ = (dir, file_bytes, min, max);
-        ConsumeQueue { io }
+        assert!(file_bytes > 0 && file_bytes.is_multiple_of(ENTRY_BYTES as u64), "a file holds whole entries");
+        assert!(min <= max, "queue {min}..{max}");
+        let state = State {
+            min: min.0,
+            max: max.0,
+            recent: VecDeque::new(),
+            written: max.0,
+            unsynced: Vec::new(),
+            names_unsynced: false,
+            dir_made: false,
+            failed: false,
+            destroyed: false,
+            writer: None,
+            reader: None,
+            chunks: VecDeque::new(),
+        };
+        ConsumeQueue { io, dir, file_bytes, turn: Turn::default(), state: RefCell::new(state) }
     }
     pub fn min(&self) -> QueueOffset {
-        let _ = &self.io;
-        todo!()
+        QueueOffset(self.state.borrow().min)
     }
     /// The next offset to be appended.
     pub fn max(&self) -> QueueOffset {
-        todo!()
+        QueueOffset(self.state.borrow().max)
     }
     pub fn append(&self, at: QueueOffset, entry: Entry) -> Appended {
-        let _ = (at, entry);
-        todo!()
+        let mut s = self.state.borrow_mut();
+        match at.0.cmp(&s.max) {
+            std::cmp::Ordering::Less => Appended::Known,
+            std::cmp::Ordering::Greater => Appended::Gap { expected: QueueOffset(s.max) },
+            std::cmp::Ordering::Equal => {
+                s.recent.push_back(entry);
+                s.max += 1;
+                Appended::Done
+            }
+        }
     }
     /// Appends up to `count` entries from `from` to `out` when all of them are in memory; false (and nothing added) when the files
-    /// must be read.
+    /// must be read. Nothing, and true, when `from` lies outside `min..max`.
     pub fn read_hot(&self, from: QueueOffset, count: usize, out: &mut Vec<Entry>) -> bool {
-        let _ = (from, count, out);
-        todo!()
+        let s = self.state.borrow();
+        if !(s.min..s.max).contains(&from.0) {
+            return true;
+        }
+        let count = (count as u64).min(s.max - from.0);
+        let before = out.len();
+        let all = s.read_memory(from.0, count, out) && (out.len() - before) as u64 == count;
+        if !all {
+            out.truncate(before);
+        }
+        all
     }
-    /// As `read_hot`, from memory or the files. May give fewer at a file's end, never none while `from` lies in `min..max`.
+    /// As `read_hot`, from memory or the files. May give fewer at a file's end, never none while `from` lies in `min..max`. A slot that
+    /// should hold an entry and does not is given as a hole.
     pub async fn read(&self, from: QueueOffset, count: usize, out: &mut Vec<Entry>) -> Result<(), StoreError> {
-        let _ = (from, count, out);
-        todo!()
+        let from = from.0;
+        let (at, start, wanted) = {
+            let s = self.state.borrow();
+            if !(s.min..s.max).contains(&from) || count == 0 {
+                return Ok(());
+            }
+            if s.read_memory(from, (count as u64).min(s.max - from), out) {
+                return Ok(());
+            }
+            let at = from * ENTRY_BYTES as u64;
+            let start = at - at % self.file_bytes;
+            let file_end = (start + self.file_bytes) / ENTRY_BYTES as u64;
+            (at, start, CHUNK_ENTRIES.min(s.written - from).min(file_end - from))
+        };
+        let file = self.reader(start).await?;
+        let bytes = file.read_at(at - start, wanted as usize * ENTRY_BYTES).await;
+        let bytes = bytes.map_err(|e| self.failed("read", start, e))?;
+        let got = (bytes.as_ref().len() / ENTRY_BYTES) as u64;
+        if got == 0 {
+            return Err(self.failed("read", start, ErrorKind::UnexpectedEof.into()));
+        }
+        let mut s = self.state.borrow_mut();
+        if !(s.min..s.max).contains(&from) {
+            return Ok(()); // trimmed or destroyed meanwhile
+        }
+        if s.chunks.len() == CHUNKS {
+            s.chunks.pop_front();
+        }
+        s.chunks.push_back(Chunk { from, count: got, bytes });
+        let found = s.chunks.len() - 1;
+        s.chunks.swap(0, found); // `read_memory` takes the first that has it: the newest
+        s.read_memory(from, count as u64, out);
+        s.chunks.swap(0, found);
+        Ok(())
     }
     pub fn dirty(&self) -> bool {
-        todo!()
+        let s = self.state.borrow();
+        s.written < s.max
+    }
+    /// Written entries that no sync has covered, or names.
+    pub fn unsynced(&self) -> bool {
+        let s = self.state.borrow();
+        !s.unsynced.is_empty() || s.names_unsynced || s.failed
     }
     /// Writes pending entries to the files, without sync. One flush at a time per queue.
     pub async fn flush(&self) -> Result<(), StoreError> {
-        todo!()
+        let _turn = self.turn.take().await;
+        loop {
+            let (from, start) = {
+                let s = self.state.borrow();
+                if s.destroyed || s.written == s.max {
+                    return Ok(());
+                }
+                let at = s.written * ENTRY_BYTES as u64;
+                (s.written, at - at % self.file_bytes)
+            };
+            let file = self.writer(start, from).await?;
+            let (buf, count) = {
+                let s = self.state.borrow();
+                let file_end = (start + self.file_bytes) / ENTRY_BYTES as u64;
+                let count = (s.max - from).min(file_end - from).min(WRITE_ENTRIES);
+                let mut buf = file.buffer(count as usize * ENTRY_BYTES);
+                let first = (from - s.recent_from()) as usize;
+                let entries = s.recent.range(first..first + count as usize);
+                for (place, entry) in buf.as_mut().chunks_exact_mut(ENTRY_BYTES).zip(entries) {
+                    entry.encode(place);
+                }
+                (buf, count)
+            };
+            self.state.borrow_mut().touched(start);
+            let at = from * ENTRY_BYTES as u64 - start;
+            write_all(&*file, at, buf).await.0.map_err(|e| self.failed("write", start, e))?;
+            let mut s = self.state.borrow_mut();
+            s.written = from + count;
+            s.trim_recent(RECENT_MAX);
+        }
     }
-    /// Syncs the files written since the last sync (and their directory when a file was made).
+    /// Syncs the files written since the last sync (and their directory when a file was made). After a failed sync every later one
+    /// is `Poisoned`: what the failed one covered may be lost, and is rebuilt at the next start.
     pub async fn sync(&self) -> Result<(), StoreError> {
-        todo!()
+        let _turn = self.turn.take().await;
+        if self.state.borrow().failed {
+            let at = PhyOffset(self.state.borrow().written * ENTRY_BYTES as u64);
+            return Err(StoreError::Poisoned { op: "sync of a queue", at });
+        }
+        let files = self.state.borrow().unsynced.clone();
+        for start in files {
+            let held = self.state.borrow().writer.clone().filter(|(held, _)| *held == start);
+            let file = match held {
+                Some((_, file)) => file,
+                None => {
+                    let path = self.path(start);
+                    Rc::new(self.io.open(&path, WRITE).await.map_err(|e| self.failed("open", start, e))?)
+                }
+            };
+            if let Err(e) = file.datasync().await {
+                self.state.borrow_mut().failed = true;
+                return Err(self.failed("sync", start, e));
+            }
+            self.state.borrow_mut().unsynced.retain(|s| *s != start);
+        }
+        let (names, made) = {
+            let s = self.state.borrow();
+            (s.names_unsynced, s.dir_made)
+        };
+        if names {
+            let dirs = self.dir.ancestors().take(if made { 3 } else { 1 });
+            for dir in dirs {
+                let synced = self.io.sync_dir(dir).await;
+                synced.map_err(|source| StoreError::File { op: "sync", path: dir.to_owned(), source })?;
+            }
+            let mut s = self.state.borrow_mut();
+            s.names_unsynced = false;
+            s.dir_made = false;
+        }
+        Ok(())
     }
     /// The log now starts at `log_min`: removes files wholly below, raises `min` to the first entry at or above it.
     pub async fn trim(&self, log_min: PhyOffset) -> Result<(), StoreError> {
-        let _ = log_min;
-        todo!()
+        let _turn = self.turn.take().await;
+        let starts = self.file_starts().await?;
+        let mut first_kept = 0;
+        for pair in starts.windows(2) {
+            let last = (pair[0] + self.file_bytes) / ENTRY_BYTES as u64 - 1;
+            if last >= self.state.borrow().written || self.entry_of_file(last).await?.is_some_and(|e| e.phy >= log_min)
+            {
+                break;
+            }
+            self.remove_file(pair[0]).await?;
+            first_kept = pair[1] / ENTRY_BYTES as u64;
+        }
+        let (mut low, mut high) = {
+            let s = self.state.borrow();
+            (s.min.max(first_kept), s.max)
+        };
+        // Entries stand in the order of the log: below `low` all lead below it, from `high` on none does.
+        let mut probe = low;
+        while low < high {
+            let entry = self.entry(probe).await?;
+            if entry.is_none_or(|e| e.phy < log_min) {
+                low = probe + 1;
+            } else {
+                high = probe;
+            }
+            probe = low + (high - low) / 2;
+        }
+        let mut s = self.state.borrow_mut();
+        s.min = s.min.max(low).min(s.max);
+        Ok(())
     }
-    /// Removes all files (topic deleted).
+    /// The queue ends at `max` now, in memory and in its files, where zeros follow. For recovery: nothing else may be under way.
+    pub async fn cut(&self, max: QueueOffset) -> Result<(), StoreError> {
+        let _turn = self.turn.take().await;
+        {
+            let mut s = self.state.borrow_mut();
+            assert!(max.0 <= s.max, "cut at {max}, end {}", s.max);
+            let keep = (max.0.saturating_sub(s.recent_from())) as usize;
+            s.recent.truncate(keep);
+            s.max = max.0;
+            s.min = s.min.min(max.0);
+            s.written = s.written.min(max.0);
+            s.forget_files();
+        }
+        let at = max.0 * ENTRY_BYTES as u64;
+        for start in self.file_starts().await?.into_iter().rev() {
+            if start >= at {
+                self.remove_file(start).await?;
+                continue;
+            }
+            if start + self.file_bytes > at {
+                let file = self.io.open(&self.path(start), WRITE).await.map_err(|e| self.failed("open", start, e))?;
+                file.set_len(at - start).await.map_err(|e| self.failed("truncate", start, e))?;
+                file.set_len(self.file_bytes).await.map_err(|e| self.failed("extend", start, e))?;
+                self.state.borrow_mut().touched(start);
+            }
+            break;
+        }
+        Ok(())
+    }
+    /// Removes all files (topic deleted). What is appended afterwards is never written.
     pub async fn destroy(&self) -> Result<(), StoreError> {
-        todo!()
+        self.state.borrow_mut().destroyed = true;
+        let _turn = self.turn.take().await;
+        for start in self.file_starts().await? {
+            self.remove_file(start).await?;
+        }
+        {
+            let mut s = self.state.borrow_mut();
+            s.forget_files();
+            s.recent = VecDeque::new();
+            s.min = s.max;
+            s.written = s.max;
+            s.unsynced.clear();
+            s.names_unsynced = false;
+        }
+        let mut dirs = self.dir.ancestors();
+        for _ in 0..2 {
+            let dir = dirs.next().expect("a queue lies two directories deep");
+            match self.io.remove_dir(dir).await {
+                Ok(()) => {}
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => break,
+                Err(source) => return Err(StoreError::File { op: "remove", path: dir.to_owned(), source }),
+            }
+        }
+        let parent = dirs.next().expect("a queue lies below the store");
+        match self.io.sync_dir(parent).await {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                Err(StoreError::File { op: "sync", path: parent.to_owned(), source: e })
+            }
+            _ => Ok(()),
+        }
     }
     /// Approximate bytes held in memory.
     pub fn memory_bytes(&self) -> usize {
-        todo!()
+        let s = self.state.borrow();
+        let chunks: usize = s.chunks.iter().map(|c| c.count as usize * ENTRY_BYTES).sum();
+        s.recent.capacity() * size_of::<Entry>() + chunks + size_of::<Self>()
+    }
+    /// Gives back the memory of a queue that nobody uses: all but what is in no file yet.
+    pub fn shrink(&self) {
+        let mut s = self.state.borrow_mut();
+        s.trim_recent(0);
+        s.recent.shrink_to_fit();
+        s.chunks = VecDeque::new();
+    }
+    /// Closes the files of a queue that nobody uses; they are opened again when needed.
+    pub fn close_idle(&self) {
+        let mut s = self.state.borrow_mut();
+        s.writer = None;
+        s.reader = None;
+    }
+
+    fn path(&self, start: u64) -> PathBuf {
+        self.dir.join(file_name(start))
+    }
+    fn failed(&self, op: &'static str, start: u64, source: std::io::Error) -> StoreError {
+        StoreError::File { op, path: self.path(start), source }
+    }
+    /// Sorted; none when there is no directory yet.
+    async fn file_starts(&self) -> Result<Vec<u64>, StoreError> {
+        match self.io.list(&self.dir).await {
+            Ok(names) => Ok(names.iter().filter_map(|name| file_start(name)).collect()),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            Err(source) => Err(StoreError::File { op: "list", path: self.dir.clone(), source }),
+        }
+    }
+    async fn remove_file(&self, start: u64) -> Result<(), StoreError> {
+        self.io.remove(&self.path(start)).await.map_err(|e| self.failed("remove", start, e))?;
+        let mut s = self.state.borrow_mut();
+        s.names_unsynced = true;
+        s.unsynced.retain(|u| *u != start);
+        if s.reader.as_ref().is_some_and(|(held, _)| *held == start) {
+            s.reader = None;
+        }
+        if s.writer.as_ref().is_some_and(|(held, _)| *held == start) {
+            s.writer = None;
+        }
+        Ok(())
+    }
+    async fn reader(&self, start: u64) -> Result<Rc<I::File>, StoreError> {
+        {
+            let s = self.state.borrow();
+            let held = [&s.reader, &s.writer].into_iter().flatten().find(|(held, _)| *held == start);
+            if let Some((_, file)) = held {
+                return Ok(file.clone());
+            }
+        }
+        let file = self.io.open(&self.path(start), READ).await.map_err(|e| self.failed("open", start, e))?;
+        let file = Rc::new(file);
+        self.state.borrow_mut().reader = Some((start, file.clone()));
+        Ok(file)
+    }
+    /// The file that `from` is to be written to, made at full length when it is missing, with holes before `from` when nothing is.
+    async fn writer(&self, start: u64, from: u64) -> Result<Rc<I::File>, StoreError> {
+        if let Some((held, file)) = &self.state.borrow().writer
+            && *held == start
+        {
+            return Ok(file.clone());
+        }
+        let path = self.path(start);
+        let opened = match self.io.open(&path, CREATE).await {
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                let made = self.io.create_dir(&self.dir).await;
+                made.map_err(|source| StoreError::File { op: "create", path: self.dir.clone(), source })?;
+                self.state.borrow_mut().dir_made = true;
+                self.io.open(&path, CREATE).await
+            }
+            other => other,
+        };
+        let file = Rc::new(opened.map_err(|e| self.failed("open", start, e))?);
+        let bytes = file.len().await.map_err(|e| self.failed("stat", start, e))?;
+        if bytes < self.file_bytes {
+            self.state.borrow_mut().names_unsynced = true;
+            file.set_len(self.file_bytes).await.map_err(|e| self.failed("extend", start, e))?;
+        }
+        let before = (from * ENTRY_BYTES as u64 - start) as usize;
+        if before > 0 {
+            let last = file.read_at((before - ENTRY_BYTES) as u64, ENTRY_BYTES).await;
+            let last = last.map_err(|e| self.failed("read", start, e))?;
+            if Entry::decode(last.as_ref()).is_none() {
+                self.state.borrow_mut().touched(start);
+                self.write_holes(&file, start, before).await?;
+            }
+        }
+        self.state.borrow_mut().writer = Some((start, file.clone()));
+        Ok(file)
+    }
+    async fn write_holes(&self, file: &I::File, start: u64, bytes: usize) -> Result<(), StoreError> {
+        let mut at = 0;
+        while at < bytes {
+            let mut buf = file.buffer((bytes - at).min(WRITE_ENTRIES as usize * ENTRY_BYTES));
+            let written = buf.as_ref().len();
+            for place in buf.as_mut().chunks_exact_mut(ENTRY_BYTES) {
+                Entry::hole(PhyOffset(0)).encode(place);
+            }
+            write_all(file, at as u64, buf).await.0.map_err(|e| self.failed("write", start, e))?;
+            at += written;
+        }
+        Ok(())
+    }
+    /// Any entry up to the end; `None` where none was written.
+    async fn entry(&self, at: u64) -> Result<Option<Entry>, StoreError> {
+        {
+            let s = self.state.borrow();
+            if at >= s.recent_from() {
+                return Ok(s.recent.get((at - s.recent_from()) as usize).copied());
+            }
+        }
+        self.entry_of_file(at).await
+    }
+    async fn entry_of_file(&self, at: u64) -> Result<Option<Entry>, StoreError> {
+        let at = at * ENTRY_BYTES as u64;
+        let start = at - at % self.file_bytes;
+        let file = self.reader(start).await?;
+        let bytes = file.read_at(at - start, ENTRY_BYTES).await.map_err(|e| self.failed("read", start, e))?;
+        Ok(if bytes.as_ref().len() == ENTRY_BYTES { Entry::decode(bytes.as_ref()) } else { None })
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::io::sim::{Faults, SimIo, block_on};
+
+    const DIR: &str = "/s/consumequeue/T/3";
+    /// Ten entries a file.
+    const FILE_BYTES: u64 = 200;
+
+    fn disk() -> SimIo {
+        let io = SimIo::new(1, Faults::none());
+        io.plant(Path::new("/s/consumequeue/keep"), b"");
+        io
+    }
+    fn queue(io: &SimIo, min: u64, max: u64) -> ConsumeQueue<SimIo> {
+        ConsumeQueue::new(io.clone(), PathBuf::from(DIR), FILE_BYTES, QueueOffset(min), QueueOffset(max))
+    }
+    fn entry(n: u64) -> Entry {
+        Entry { phy: PhyOffset(n * 100), bytes: 100, tags_code: -(n as i64) }
+    }
+    fn fill(q: &ConsumeQueue<SimIo>, range: std::ops::Range<u64>) {
+        for n in range {
+            assert_eq!(q.append(QueueOffset(n), entry(n)), Appended::Done);
+        }
+    }
+    /// Everything that can be read, as a consumer would.
+    fn drain(q: &ConsumeQueue<SimIo>) -> Vec<Entry> {
+        let mut all = Vec::new();
+        let mut at = q.min().0;
+        while at < q.max().0 {
+            let before = all.len();
+            block_on(q.read(QueueOffset(at), 7, &mut all)).unwrap();
+            assert!(all.len() > before && all.len() <= before + 7, "some, but not more than asked");
+            at += (all.len() - before) as u64;
+        }
+        all
+    }
+    fn names(io: &SimIo) -> Vec<String> {
+        let names = block_on(io.list(Path::new(DIR))).unwrap_or_default();
+        names.iter().map(|n| n.to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_the_sheet() {
+        let io = disk();
+        let q = queue(&io, 12, 12);
+        let one = Entry { phy: PhyOffset(0x0102_0304_0506), bytes: 101, tags_code: 2_598_919 };
+        assert_eq!(q.append(QueueOffset(12), one), Appended::Done);
+        assert!(q.dirty());
+        block_on(q.flush()).unwrap();
+        assert!(!q.dirty());
+        assert_eq!(names(&io), ["00000000000000000200"]);
+        let bytes = io.contents(&Path::new(DIR).join("00000000000000000200")).unwrap();
+        let hole = [0, 0, 0, 0, 0, 0, 0, 0, 0x7F, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(bytes[..20], hole);
+        assert_eq!(bytes[20..40], hole);
+        assert_eq!(bytes[40..60], [0, 0, 1, 2, 3, 4, 5, 6, 0, 0, 0, 101, 0, 0, 0, 0, 0, 0x27, 0xA8, 0x07]);
+        assert_eq!(bytes.len(), 200);
+        assert!(bytes[60..].iter().all(|b| *b == 0));
+        assert_eq!((q.min(), q.max()), (QueueOffset(12), QueueOffset(13)));
+    }
+
+    #[test]
+    fn lower_is_known_and_higher_is_a_gap() {
+        let q = queue(&disk(), 0, 0);
+        fill(&q, 0..3);
+        assert_eq!(q.append(QueueOffset(2), entry(2)), Appended::Known);
+        assert_eq!(q.append(QueueOffset(4), entry(4)), Appended::Gap { expected: QueueOffset(3) });
+        assert_eq!(q.max(), QueueOffset(3));
+    }
+
+    #[test]
+    fn everything_is_read_from_memory_and_from_files() {
+        let io = disk();
+        let q = queue(&io, 0, 0);
+        fill(&q, 0..25);
+        let all: Vec<Entry> = (0..25).map(entry).collect();
+        assert_eq!(drain(&q), all);
+        block_on(q.flush()).unwrap();
+        q.shrink();
+        let mut out = Vec::new();
+        assert!(!q.read_hot(QueueOffset(0), 1, &mut out) && out.is_empty());
+        assert_eq!(drain(&q), all);
+        assert!(q.read_hot(QueueOffset(21), 4, &mut out), "the chunk that was just read");
+        assert_eq!(out, all[21..]);
+        q.close_idle();
+        fill(&q, 25..31);
+        block_on(async {
+            q.flush().await.unwrap();
+            q.sync().await.unwrap();
+        });
+        assert!(!q.unsynced());
+        let again = queue(&io.after_crash(), 0, 31);
+        assert_eq!(drain(&again), (0..31).map(entry).collect::<Vec<_>>());
+        assert_eq!(names(&io).len(), 4);
+        out.clear();
+        block_on(q.read(QueueOffset(31), 5, &mut out)).unwrap();
+        assert!(q.read_hot(QueueOffset(31), 5, &mut out) && out.is_empty(), "nothing beyond the end");
+    }
+
+    #[test]
+    fn memory_is_bounded_when_flushed() {
+        let io = disk();
+        let q = ConsumeQueue::new(io, PathBuf::from(DIR), 6_000_000, QueueOffset(0), QueueOffset(0));
+        fill(&q, 0..50_000);
+        block_on(q.flush()).unwrap();
+        assert_eq!(q.state.borrow().recent.len(), RECENT_MAX);
+        let mut out = Vec::new();
+        assert!(q.read_hot(QueueOffset(50_000 - RECENT_MAX as u64), 32, &mut out));
+        out.clear();
+        block_on(q.read(QueueOffset(10), 100_000, &mut out)).unwrap();
+        assert_eq!(out.len(), CHUNK_ENTRIES as usize);
+        q.shrink();
+        assert!(q.memory_bytes() < 1000, "{}", q.memory_bytes());
+    }
+
+    #[test]
+    fn appends_go_on_while_a_flush_is_under_way() {
+        let io = SimIo::new(1, Faults { yielding: true, ..Faults::none() });
+        io.plant(Path::new("/s/consumequeue/keep"), b"");
+        let q = queue(&io, 0, 0);
+        fill(&q, 0..25);
+        let mut next = 25;
+        let mut flushes = [Box::pin(q.flush()), Box::pin(q.flush())];
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        let mut done = [false; 2];
+        while done != [true; 2] {
+            for (flush, done) in flushes.iter_mut().zip(&mut done) {
+                if !*done && flush.as_mut().poll(&mut cx).is_ready() {
+                    *done = true;
+                }
+            }
+            if next < 60 {
+                fill(&q, next..next + 1);
+                next += 1;
+                let mut out = Vec::new();
+                assert!(q.read_hot(QueueOffset(next - 1), 1, &mut out));
+            }
+        }
+        drop(flushes);
+        block_on(q.flush()).unwrap();
+        q.shrink();
+        assert_eq!(drain(&q), (0..next).map(entry).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn trimming_removes_whole_files_and_raises_the_minimum() {
+        let io = disk();
+        let q = queue(&io, 0, 0);
+        fill(&q, 0..35);
+        block_on(q.flush()).unwrap();
+        q.shrink();
+        let trim = |log_min: u64| {
+            block_on(q.trim(PhyOffset(log_min))).unwrap();
+            (q.min().0, names(&io).len())
+        };
+        assert_eq!(trim(0), (0, 4));
+        assert_eq!(trim(1), (1, 4));
+        assert_eq!(trim(950), (10, 3));
+        assert_eq!(trim(900), (10, 3), "never lowered");
+        assert_eq!(trim(2500), (25, 2));
+        assert_eq!(trim(1_000_000), (35, 1), "the last file stays, the offset too");
+        fill(&q, 35..37);
+        assert_eq!(drain(&q), [entry(35), entry(36)]);
+        assert_eq!(trim_pending(&q), 36);
+    }
+    fn trim_pending(q: &ConsumeQueue<SimIo>) -> u64 {
+        block_on(q.trim(PhyOffset(3600))).unwrap();
+        q.min().0
+    }
+
+    #[test]
+    fn a_cut_leaves_zeros_behind() {
+        let io = disk();
+        for at in [0, 1, 9, 10, 11, 20, 24, 25] {
+            let q = queue(&io, 0, 0);
+            fill(&q, 0..25);
+            block_on(async {
+                q.flush().await.unwrap();
+                q.cut(QueueOffset(at)).await.unwrap();
+            });
+            assert_eq!(q.max().0, at);
+            let starts = block_on(q.file_starts()).unwrap();
+            assert_eq!(starts.len() as u64, at.div_ceil(10));
+            if let Some(last) = starts.last() {
+                let bytes = io.contents(&q.path(*last)).unwrap();
+                assert_eq!(bytes.len(), 200);
+                assert!(bytes[(at * 20 - last) as usize..].iter().all(|b| *b == 0));
+            }
+            fill(&q, at..30);
+            block_on(q.flush()).unwrap();
+            q.shrink();
+            assert_eq!(drain(&q), (0..30).map(entry).collect::<Vec<_>>());
+            block_on(q.destroy()).unwrap();
+            assert_eq!(io.paths().iter().filter(|p| p.starts_with("/s/consumequeue/T")).count(), 0);
+        }
+    }
+
+    #[test]
+    fn a_destroyed_queue_stays_gone() {
+        let io = disk();
+        io.plant(Path::new("/s/consumequeue/T/4/00000000000000000000"), &[0; 200]);
+        let q = queue(&io, 0, 0);
+        fill(&q, 0..5);
+        block_on(async {
+            q.flush().await.unwrap();
+            q.destroy().await.unwrap();
+        });
+        assert_eq!(q.append(q.max(), entry(5)), Appended::Done);
+        block_on(q.flush()).unwrap();
+        assert!(names(&io.after_crash()).is_empty());
+        assert!(io.contents(Path::new("/s/consumequeue/T/4/00000000000000000000")).is_some(), "its neighbour stays");
+    }
+
+    #[test]
+    fn failures_are_told_and_nothing_is_lost() {
+        let io = disk();
+        let q = queue(&io, 0, 0);
+        fill(&q, 0..5);
+        io.set_faults(Faults { write_error_at: Some(0), ..Faults::none() });
+        assert!(matches!(block_on(q.flush()), Err(StoreError::File { op: "write", .. })));
+        assert!(q.dirty());
+        io.set_faults(Faults { capacity_bytes: Some(0), ..Faults::none() });
+        assert!(block_on(q.flush()).is_err());
+        io.set_faults(Faults { sync_error_at: Some(0), ..Faults::none() });
+        block_on(q.flush()).unwrap();
+        assert!(matches!(block_on(q.sync()), Err(StoreError::File { op: "sync", .. })));
+        assert!(matches!(block_on(q.sync()), Err(StoreError::Poisoned { .. })), "no later sync may claim it");
+        assert_eq!(drain(&q), (0..5).map(entry).collect::<Vec<_>>());
     }
 }

@@ -13,6 +13,7 @@ pub mod log_reader;
 pub mod open;
 pub mod retention;
 pub mod segment;
+mod turn;
 
 use std::path::PathBuf;
 use thiserror::Error;

@@ -1,0 +1,28 @@
+//! One at a time within one core: who finds the turn taken waits for it. Used where an operation on a file spans several awaits.
+use crate::event::Event;
+use std::cell::Cell;
+
+#[derive(Default, Debug)]
+pub(crate) struct Turn {
+    taken: Cell<bool>,
+    freed: Event,
+}
+
+/// The turn is free again when this is dropped.
+pub(crate) struct Taken<'a>(&'a Turn);
+
+impl Turn {
+    pub(crate) async fn take(&self) -> Taken<'_> {
+        while self.taken.replace(true) {
+            self.freed.next().await;
+        }
+        Taken(self)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.taken.set(false);
+        self.0.freed.happened();
+    }
+}
