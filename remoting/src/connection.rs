@@ -116,7 +116,7 @@ impl Conn {
     }
 
     /// A request that nobody answers.
-    pub fn oneway(&self, code: i32, ext: &[(&'static str, Value<'static>)], body: &[u8]) {
+    pub fn oneway(&self, code: i32, ext: &[(&str, Value<'_>)], body: &[u8]) {
         self.write(|out| command::write_request(out, code, self.calls.opaque(), true, ext, body));
     }
 
@@ -128,7 +128,7 @@ impl Conn {
     pub async fn call(
         &self,
         code: i32,
-        ext: &[(&'static str, Value<'static>)],
+        ext: &[(&str, Value<'_>)],
         body: &[u8],
         timeout: Duration,
     ) -> Result<OwnedCommand, CallError> {

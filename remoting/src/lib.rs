@@ -15,6 +15,7 @@ mod writer;
 
 use connection::Conn;
 use std::rc::Rc;
+use tracing::debug;
 use uringmq_proto::command::Command;
 
 /// Names a connection from any core. `serial` is never reused while the process lives.
@@ -32,6 +33,11 @@ pub trait Service: 'static {
     }
     /// A request, in the order of reading. `frame` is the whole frame, its length prefix included.
     fn on_request(&self, conn: &Rc<Conn>, cmd: &Command<'_>, frame: &[u8]);
+    /// An answer that no [`Conn::call`] waits for: a late one, or one to a request written by [`Conn::write`] with an opaque of its
+    /// maker's choice (do not mix the two on one connection).
+    fn on_answer(&self, conn: &Rc<Conn>, answer: &Command<'_>) {
+        debug!(peer = %conn.peer(), opaque = answer.opaque, code = answer.code, "nobody waits for this answer");
+    }
     /// Everything that one read brought was handed over: the place to push what was gathered.
     fn on_turn(&self, conn: &Rc<Conn>) {
         let _ = conn;

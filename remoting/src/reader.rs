@@ -10,7 +10,6 @@ use std::io;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
-use tracing::debug;
 use uringmq_proto::command::Command;
 use uringmq_proto::frame::{Split, split};
 
@@ -140,10 +139,10 @@ impl<'a, S: Service> Reader<'a, S> {
                     Err(error) => break Err(End::Broken(error.to_string())),
                     Ok(command) => {
                         self.first = false;
-                        if command.is_response() {
-                            self.answered(&command);
-                        } else {
+                        if !command.is_response() {
                             self.service.on_request(self.conn, &command, &buf[at..at + bytes]);
+                        } else if !self.conn.calls().answer(&command) {
+                            self.service.on_answer(self.conn, &command);
                         }
                         handed = true;
                         at += bytes;
@@ -157,12 +156,6 @@ impl<'a, S: Service> Reader<'a, S> {
         outcome?;
         self.keep(&buf[at..]);
         Ok(())
-    }
-
-    fn answered(&self, command: &Command<'_>) {
-        if !self.conn.calls().answer(command) {
-            debug!(peer = %self.conn.peer(), opaque = command.opaque, code = command.code, "nobody waits for this answer");
-        }
     }
 
     fn keep(&mut self, rest: &[u8]) {
