@@ -4,6 +4,7 @@ pub mod control;
 pub mod delay;
 pub mod error;
 pub mod handlers;
+pub mod machine;
 pub mod mesh;
 pub mod placement;
 pub mod registration;

@@ -1,7 +1,7 @@
 //! From a configuration to a serving broker, and back: which role runs on which core, in what order things open and close.
 use crate::config::{BrokerConfig, FlushDiskType};
 use crate::control::{self, Control};
-use crate::handlers::offset;
+use crate::handlers::stats;
 use crate::mesh::{Mesh, Wires};
 use crate::placement::ShardId;
 use crate::shard::appends::Appends;
@@ -9,12 +9,11 @@ use crate::shard::requests_in::BrokerService;
 use crate::shard::{self, Marks, Shard};
 use crate::stop_signal::StopHandle;
 use crate::writer::{self, Writer, upkeep};
-use crate::{Index, Io, Log, LogReader, delay, start_checks};
+use crate::{Index, Io, Log, LogReader, delay, machine, start_checks};
 use glommio::{Latency, LocalExecutorBuilder, Placement, Shares};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -82,8 +81,9 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
     let BrokerRun { config, beside, stop, ready } = run;
     let cpus = allowed_cpus(&config);
     let shards = config.shard_count(cpus.len());
-    start_checks::check(&config, shards).map_err(|e| e.to_string())?;
-    let _lock = uringmq_store::lock::lock(&config.store_root).map_err(|e| e.to_string())?;
+    let checked = start_checks::check(shards, &config.store_root, &[&config.commit_log_dir]).map_err(|e| e.to_string())?;
+    checked.warnings.iter().for_each(|text| warn!("{text}"));
+    let _lock = checked.lock; // held until the process ends its work
     let bound = bind(config.listen_addr())?;
     let fast = if config.listen_port == 0 { None } else { Some(bind(config.fast_listen_addr())?) };
     let store = config.to_store_config();
@@ -92,7 +92,7 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
     let (outcome, outcomes) = flume::unbounded();
     let parts = Parts {
         store_host: config.store_host(bound.addr.port()),
-        memory_bytes: start_checks::memory_bytes(),
+        memory_bytes: machine::memory_bytes(),
         config: Arc::new(config),
         marks: Arc::new(Marks {
             min: AtomicU64::new(opened.min.0),
@@ -156,7 +156,7 @@ struct Cores {
 }
 
 fn allowed_cpus(config: &BrokerConfig) -> Vec<usize> {
-    if config.cpu_set.0.is_empty() { start_checks::usable_cpus() } else { config.cpu_set.0.clone() }
+    if config.cpu_set.0.is_empty() { machine::usable_cpus() } else { config.cpu_set.0.clone() }
 }
 
 /// The writer goes to the core that takes the disk's interrupt: there it makes room for the kernel's completion worker whenever it
@@ -183,7 +183,7 @@ fn open_store(store: &StoreConfig, cpu: usize) -> Result<Opened, String> {
         .io_memory(IO_MEMORY_BYTES)
         .ring_depth(RING_DEPTH)
         .spawn(move || async move {
-            let io = Io::new();
+            let io = Io::starting();
             let started = Instant::now();
             let show = |p: Progress| info!(at = %p.at, from = %p.from, to = %p.to, "recovering");
             let opened = open::open(io.clone(), &store, show).await.map_err(|e| e.to_string())?;
@@ -252,6 +252,8 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         offsets: shard::offsets::Offsets::default(),
         dispatch: shard::dispatch::Cursor::new(opened.end, opened.last_store_timestamp_ms),
         counters: shard::Counters::default(),
+        delay: delay::Delay::default(),
+        figures: stats::Figures::default(),
         control,
         index,
         writer,
@@ -353,7 +355,7 @@ async fn open_doors(
         })
         .await;
     set_next_offsets(shard).await;
-    offset::load(shard).await.map_err(|e| e.to_string())?;
+    control::load_offsets(shard).await.map_err(|e| e.to_string())?;
     if let Some(beside) = beside {
         beside(shard.doors.clone()).await?;
     }
@@ -364,6 +366,7 @@ async fn open_doors(
     }
     control::start(shard).await;
     delay::start(shard).await.map_err(|e| e.to_string())?;
+    glommio::spawn_local(stats::sample(shard.clone())).detach();
     glommio::spawn_local(shard::upkeep::checkpoint_periodically(shard.clone())).detach();
     Ok(addr)
 }
@@ -429,9 +432,4 @@ async fn settle(shard: &Rc<Shard>) {
             }
         })
         .await;
-}
-
-/// For the log of a start: where the store lies, made when missing.
-pub fn make_root(root: &Path) -> Result<(), String> {
-    std::fs::create_dir_all(root).map_err(|e| format!("storePathRootDir {}: {e}", root.display()))
 }

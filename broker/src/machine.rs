@@ -1,0 +1,33 @@
+//! What this machine has: the cores that the process may use, and its memory.
+
+/// Cores that the process may run on, in ascending order; never empty.
+pub fn usable_cpus() -> Vec<usize> {
+    // SAFETY: a cpu_set_t is plain data for which all zeros is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live set of the size given; pid 0 is this thread.
+    let failed = unsafe { libc::sched_getaffinity(0, std::mem::size_of_val(&set), &mut set) } != 0;
+    let cpus: Vec<usize> = (0..libc::CPU_SETSIZE as usize)
+        // SAFETY: the index is below CPU_SETSIZE and the set is initialised.
+        .filter(|cpu| !failed && unsafe { libc::CPU_ISSET(*cpu, &set) })
+        .collect();
+    if cpus.is_empty() { vec![0] } else { cpus }
+}
+
+/// Physical memory in bytes: Java's measure of what is "in memory" is a share of it.
+pub fn memory_bytes() -> u64 {
+    // SAFETY: sysconf takes no pointers.
+    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    u64::try_from(pages).unwrap_or(0) * u64::try_from(page).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_has_cores_and_memory() {
+        let cpus = usable_cpus();
+        assert_eq!(cpus.len(), std::thread::available_parallelism().map_or(1, usize::from));
+        assert!(memory_bytes() > 64 << 20, "{}", memory_bytes());
+    }
+}
