@@ -11,4 +11,5 @@ pub mod message;
 pub mod names;
 pub mod properties;
 pub mod record;
+pub mod settings;
 pub mod types;

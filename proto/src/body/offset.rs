@@ -15,12 +15,12 @@ pub struct ConsumerOffsetTable {
     #[serde(deserialize_with = "nullable")]
     pub data_version: DataVersion,
     /// Derived from the offsets; ignored on load.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "BTreeMap::is_empty")]
     pub group_topic_map: BTreeMap<String, Vec<String>>,
     #[serde(deserialize_with = "nullable")]
     pub offset_table: BTreeMap<String, QueueOffsets>,
     /// Offsets of pulls that carried no commit; not read back at start.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "BTreeMap::is_empty")]
     pub pull_offset_table: BTreeMap<String, QueueOffsets>,
 }
 

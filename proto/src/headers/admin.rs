@@ -55,7 +55,7 @@ header! {
     pub struct GetBrokerConsumeStats {
         is_order: bool = "isOrder",
     }
-    /// 222.
+    /// 222, and 220 to a client.
     pub struct ResetConsumerOffset<'c> {
         group: &'c str = "group",
         topic: &'c str = "topic",

@@ -33,12 +33,4 @@ header! {
         topic_sys_flag: Option<i32> = "topicSysFlag",
         group_sys_flag: Option<i32> = "groupSysFlag",
     }
-    /// 220 to a client.
-    pub struct ResetOffset<'c> {
-        topic: &'c str = "topic",
-        group: &'c str = "group",
-        timestamp_ms: i64 = "timestamp",
-        is_force: bool = "isForce" or false,
-        queue_id: Option<i32> = "queueId",
-    }
 }

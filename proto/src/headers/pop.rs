@@ -44,6 +44,8 @@ header! {
         extra_info: &'c str = "extraInfo",
         offset: i64 = "offset",
         invisible_ms: i64 = "invisibleTime",
+        /// 5.5.0.
+        suspend: bool = "suspend" or false,
     }
     /// 200054.
     pub struct Notification<'c> {
