@@ -5,6 +5,9 @@
 //!   buffered first, and again for direct io through `/proc/self/fd`, which names the open file itself;
 //! - `statx` goes by path too, which a rename or that detour makes stale: lengths come from `fstat` on the descriptor;
 //! - `write_at` keeps the buffer on an error: writes go through an `Rc`;
+//! - the first file that a thread opens on a device decides whether the device is polled, by one read; an empty or unwritten file
+//!   answers that without the device, and all later reads fail with `EOPNOTSUPP` while writes spin: the first open of a device is
+//!   write-only here, which settles it as not polled;
 //! - its errors wrap the OS error: the number is taken out here, once.
 //!
 //! There is no uring operation (in glommio) for names in directories, so these go to the executor's blocking thread.
@@ -102,6 +105,7 @@ impl Io for GlommioIo {
         let pinned = options.buffered_open(&path).await.map_err(os_error)?;
         let kind = if how.direct {
             let by_descriptor = format!("/proc/self/fd/{}", pinned.as_raw_fd());
+            settle_polling(&by_descriptor, file_stat(pinned.as_raw_fd())?.st_dev).await;
             let mut options = OpenOptions::new();
             options.read(true).write(how.access != Access::Read);
             let direct = options.dma_open(by_descriptor).await.map_err(os_error);
@@ -302,13 +306,7 @@ impl File for GlommioFile {
     }
 
     async fn len(&self) -> io::Result<u64> {
-        // In memory for an open file of a local filesystem, so it does not block the shard.
-        // SAFETY: all-zero is a valid stat, the descriptor is open while `self` lives, the pointer lives through the call.
-        let (failed, found) = unsafe {
-            let mut found: libc::stat = std::mem::zeroed();
-            (libc::fstat(self.descriptor(), &mut found), found)
-        };
-        if failed == 0 { Ok(found.st_size as u64) } else { Err(io::Error::last_os_error()) }
+        Ok(file_stat(self.descriptor())?.st_size as u64)
     }
 
     async fn datasync(&self) -> io::Result<()> {
@@ -333,6 +331,33 @@ impl File for GlommioFile {
         self.note(OpKind::SyncEnd, 0, 0);
         Ok(())
     }
+}
+
+thread_local! {
+    /// Devices of which glommio has decided on this thread.
+    static SETTLED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Makes glommio use the interrupt-driven ring for a device (see the head of this file), once per thread and device. When the file
+/// cannot be opened for writing, glommio decides by itself.
+async fn settle_polling(path: &str, device: u64) {
+    if SETTLED.with_borrow(|settled| settled.contains(&device)) {
+        return;
+    }
+    if let Ok(file) = OpenOptions::new().write(true).dma_open(path).await {
+        let _ = file.close().await;
+        SETTLED.with_borrow_mut(|settled| settled.push(device));
+    }
+}
+
+/// In memory for an open file of a local filesystem, so it does not block the shard.
+fn file_stat(descriptor: i32) -> io::Result<libc::stat> {
+    // SAFETY: all-zero is a valid stat; the caller holds the descriptor open; the pointer lives through the call.
+    let (failed, found) = unsafe {
+        let mut found: libc::stat = std::mem::zeroed();
+        (libc::fstat(descriptor, &mut found), found)
+    };
+    if failed == 0 { Ok(found) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Memory for one write, or what one read brought.
