@@ -14,14 +14,15 @@ mod values;
 
 pub use keys::{BrokerConfig, Effect};
 pub use machine::{Address, Machine};
-pub use values::{BrokerRole, ConfigValue, CpuSet, DelayLevels, FlushDiskType, HostPort, Hours, NamesrvAddrs};
+pub use uringmq_proto::settings::{ConfigError, ConfigValue, Place};
+pub use values::{BrokerRole, CpuSet, DelayLevels, FlushDiskType, HostPort, Hours, NamesrvAddrs};
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use thiserror::Error;
-use uringmq_proto::properties::{self, PropertiesError};
+use uringmq_proto::properties;
+use uringmq_proto::settings::readable;
 
 /// Room above `maxMessageSize` for a record's head, topic and properties.
 const RECORD_OVERHEAD_BYTES: usize = 64 << 10;
@@ -45,42 +46,6 @@ const IMPORTANT: [&str; 15] = [
     "transactionCheckInterval",
     "aclEnable",
 ];
-
-/// Where a value came from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    File {
-        path: PathBuf,
-        line: usize,
-    },
-    Flag(&'static str),
-    Environment(&'static str),
-    /// Nobody gave it.
-    Default,
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Place::File { path, line } => write!(f, "{} line {line}", path.display()),
-            Place::Flag(flag) => write!(f, "flag {flag}"),
-            Place::Environment(name) => write!(f, "environment variable {name}"),
-            Place::Default => write!(f, "default"),
-        }
-    }
-}
-
-/// Why the broker does not start with this configuration.
-#[derive(Debug, Error)]
-pub enum ConfigError {
-    #[error("configuration file {path} cannot be read: {source}")]
-    Read { path: PathBuf, source: std::io::Error },
-    #[error("configuration file {path}, {source}")]
-    Syntax { path: PathBuf, source: PropertiesError },
-    /// `why` stands after the value: "is not a whole number".
-    #[error("{place}: {key} = '{value}' {why}")]
-    Value { place: Place, key: String, value: String, why: String },
-}
 
 /// Why a run-time update (code 25) is refused; nothing of it was applied.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -300,19 +265,6 @@ impl BrokerConfig {
 fn bracketed(host: &str, port: u16) -> String {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     HostPort { host: bare.to_owned(), port }.to_string()
-}
-
-/// The trimmed value, unless it holds what no value may: control characters (they would add lines when written back) or bytes that
-/// were no UTF-8.
-fn readable(value: &str) -> Result<&str, String> {
-    let value = value.trim();
-    if value.contains(char::is_control) {
-        return Err("holds a control character".to_owned());
-    }
-    if value.contains(char::REPLACEMENT_CHARACTER) {
-        return Err("is not UTF-8".to_owned());
-    }
-    Ok(value)
 }
 
 /// A configuration while its sources are read.

@@ -1,10 +1,11 @@
 //! Every key that the broker acts on: name, field, type, default, and when a change at run time takes effect. From this one list come
 //! the struct, the defaults, reading, printing and the run-time update. Apache's names and defaults (behaviour sheet 2.8, checked
 //! against the classes of 5.5.0) unless the row says that the key is ours.
-use super::values::{BrokerRole, ConfigValue, CpuSet, DelayLevels, FlushDiskType, Hours, NamesrvAddrs};
+use super::values::{BrokerRole, CpuSet, DelayLevels, FlushDiskType, Hours, NamesrvAddrs};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use uringmq_proto::settings::ConfigValue;
 
 /// When a value set at run time is acted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,5 @@
 use super::*;
+use std::path::PathBuf;
 
 /// A machine that never changes under a test.
 fn machine() -> Machine {
