@@ -140,7 +140,7 @@ mod tests {
 
     fn disk(seed: u64, faults: Faults) -> SimIo {
         let io = SimIo::new(seed, faults);
-        io.plant(Path::new("/s/keep"), b"");
+        io.plant_dir(Path::new("/s"));
         io
     }
     const ROOT: &str = "/s";

@@ -568,7 +568,7 @@ mod tests {
 
     fn disk() -> SimIo {
         let io = SimIo::new(1, Faults::none());
-        io.plant(Path::new("/s/consumequeue/keep"), b"");
+        io.plant_dir(Path::new("/s/consumequeue"));
         io
     }
     fn queue(io: &SimIo, min: u64, max: u64) -> ConsumeQueue<SimIo> {
@@ -676,7 +676,7 @@ mod tests {
     #[test]
     fn appends_go_on_while_a_flush_is_under_way() {
         let io = SimIo::new(1, Faults { yielding: true, ..Faults::none() });
-        io.plant(Path::new("/s/consumequeue/keep"), b"");
+        io.plant_dir(Path::new("/s/consumequeue"));
         let q = queue(&io, 0, 0);
         fill(&q, 0..25);
         let mut next = 25;

@@ -120,7 +120,7 @@ mod tests {
 
     fn disk(seed: u64) -> SimIo {
         let io = SimIo::new(seed, Faults::none());
-        io.plant(Path::new("/s/config/keep"), b"");
+        io.plant_dir(Path::new("/s/config"));
         io
     }
     fn put(io: &SimIo, text: &str) -> Result<(), StoreError> {

@@ -470,14 +470,20 @@ impl SimIo {
         inode.read(0, &mut out);
         Some(out)
     }
-    /// Makes or replaces a file with its directories, all durable: how a test prepares or damages a disk.
-    pub fn plant(&self, path: &Path, bytes: &[u8]) {
+    /// Makes a directory with its parents, all durable.
+    pub fn plant_dir(&self, path: &Path) {
         let path = clean(path);
         let mut disk = self.disk.borrow_mut();
-        for dir in path.ancestors().skip(1).filter(|d| !d.as_os_str().is_empty() && *d != Path::new("/")) {
+        for dir in path.ancestors().filter(|d| !d.as_os_str().is_empty() && *d != Path::new("/")) {
             disk.live.insert(dir.to_owned(), Node::Dir);
             disk.durable.insert(dir.to_owned(), Node::Dir);
         }
+    }
+    /// Makes or replaces a file with its directories, all durable: how a test prepares or damages a disk.
+    pub fn plant(&self, path: &Path, bytes: &[u8]) {
+        let path = clean(path);
+        self.plant_dir(&parent(&path));
+        let mut disk = self.disk.borrow_mut();
         let id = disk.new_inode();
         let inode = disk.inode(id);
         for (i, chunk) in bytes.chunks(SECTOR).enumerate() {
