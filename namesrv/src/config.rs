@@ -1,0 +1,307 @@
+//! The name server's configuration: Apache's keys and defaults (behaviour sheet 1.8), read once at the start; codes 318 and 319 change
+//! and show it.
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+use uringmq_proto::properties;
+use uringmq_proto::settings::{ConfigError, ConfigValue, Place, readable};
+
+use crate::route_table::Rules;
+
+/// No update at run time may name these, whatever `configBlackList` says.
+const NEVER_UPDATED: [&str; 4] = ["configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"];
+
+/// Apache's keys that have no meaning here: thread pools and sockets of the Java server, a controller inside, another environment.
+/// Taken quietly and listed back.
+const ACCEPTED: &[(&str, &str)] = &[
+    ("clientRequestThreadPoolNums", "8"),
+    ("clientRequestThreadPoolQueueCapacity", "50000"),
+    ("clusterTest", "false"),
+    ("defaultThreadPoolNums", "16"),
+    ("defaultThreadPoolQueueCapacity", "10000"),
+    ("enableControllerInNamesrv", "false"),
+    ("enableShutdownGracefully", "false"),
+    ("productEnvName", "center"),
+    ("rocketmqHome", ""),
+    ("serverAsyncSemaphoreValue", "64"),
+    ("serverCallbackExecutorThreads", "0"),
+    ("serverNettyWorkerGroupEnable", "true"),
+    ("serverOnewaySemaphoreValue", "256"),
+    ("serverPooledByteBufAllocatorEnable", "true"),
+    ("serverSelectorThreads", "3"),
+    ("serverSocketBacklog", "1024"),
+    ("serverSocketRcvBufSize", "0"),
+    ("serverSocketSndBufSize", "0"),
+    ("serverWorkerThreads", "8"),
+    ("shutdownWaitTimeSeconds", "30"),
+    ("unRegisterBrokerQueueCapacity", "3000"),
+    ("useEpollNativeSelector", "false"),
+    ("writeBufferHighWaterMark", "0"),
+    ("writeBufferLowWaterMark", "0"),
+];
+
+/// One row a key; from this list come the struct, the defaults, reading and printing.
+macro_rules! config_keys {
+    ($( $(#[$doc:meta])* $key:literal => $field:ident: $kind:ty = $default:expr; )*) => {
+        /// The configuration with every default filled in.
+        #[derive(Clone, Debug)]
+        pub struct NamesrvConfig {
+            $( $(#[$doc])* pub $field: $kind, )*
+            /// Values given for keys that are not in this table.
+            others: BTreeMap<String, String>,
+        }
+
+        impl Default for NamesrvConfig {
+            /// Apache's defaults; the paths are below the user's home directory.
+            fn default() -> Self {
+                NamesrvConfig { $( $field: $default, )* others: BTreeMap::new() }
+            }
+        }
+
+        impl NamesrvConfig {
+            fn assign(&mut self, key: &str, text: &str) -> Option<Result<(), String>> {
+                match key {
+                    $( $key => Some(<$kind>::read(text).map(|value| self.$field = value)), )*
+                    _ => None,
+                }
+            }
+
+            fn rows(&self) -> Vec<(&'static str, String)> {
+                vec![$( ($key, self.$field.show()) ),*]
+            }
+        }
+    };
+}
+
+config_keys! {
+    /// 0 takes a free port (for tests).
+    "listenPort" => listen_port: u16 = 9876;
+    "bindAddress" => bind_address: String = "0.0.0.0".to_owned();
+    "kvConfigPath" => kv_path: PathBuf = home().join("namesrv/kvConfig.json");
+    /// Where a run-time update is written; the `-c` file when there is one.
+    "configStorePath" => store_path: PathBuf = home().join("namesrv/namesrv.properties");
+    /// Routes carry the order configuration of their topic.
+    "orderMessageEnable" => order_message: bool = false;
+    "returnOrderTopicConfigToBroker" => return_order_config: bool = true;
+    "scanNotActiveBrokerInterval" => scan_ms: u64 = 5_000;
+    "supportActingMaster" => support_acting_master: bool = false;
+    "enableAllTopicList" => all_topic_list: bool = true;
+    "enableTopicList" => topic_list: bool = true;
+    "notifyMinBrokerIdChanged" => notify_min_broker_id_changed: bool = false;
+    /// No route is given before the server has been up for `wait_seconds`.
+    "needWaitForService" => wait_for_service: bool = false;
+    "waitSecondsForService" => wait_seconds: u64 = 45;
+    "deleteTopicWithBrokerRegistration" => delete_topic_with_broker_registration: bool = false;
+    /// Keys, separated by `;`, that a run-time update may not touch, besides the built-in ones.
+    "configBlackList" => config_black_list: String = "configBlackList;configStorePath;kvConfigPath".to_owned();
+    /// A connection without traffic for so long is closed.
+    "serverChannelMaxIdleTimeSeconds" => idle_seconds: u64 = 120;
+}
+
+fn home() -> PathBuf {
+    std::env::home_dir().unwrap_or_else(|| PathBuf::from("."))
+}
+
+/// Why a run-time update (code 318) is refused; nothing of it was applied.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum UpdateError {
+    #[error("Can not update config in black list.")]
+    BlackList,
+    #[error("string2Properties error")]
+    Syntax,
+    #[error("{key} = '{value}' {why}")]
+    Value { key: String, value: String, why: String },
+}
+
+impl NamesrvConfig {
+    /// Defaults, then the file. The second value holds warnings, to be logged once each.
+    ///
+    /// # Errors
+    /// A file that cannot be read, and a value that cannot be: with key, file and line.
+    pub fn load(file: Option<&Path>) -> Result<(NamesrvConfig, Vec<String>), ConfigError> {
+        let Some(path) = file else { return Ok((NamesrvConfig::default(), Vec::new())) };
+        let bytes = std::fs::read(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::from_text(path, &String::from_utf8_lossy(&bytes))
+    }
+
+    /// [`NamesrvConfig::load`] with the file's text given.
+    pub fn from_text(path: &Path, text: &str) -> Result<(NamesrvConfig, Vec<String>), ConfigError> {
+        let pairs = properties::parse(text).map_err(|source| ConfigError::Syntax { path: path.to_owned(), source })?;
+        let (mut config, mut warnings, mut lines) = (NamesrvConfig::default(), Vec::new(), HashMap::new());
+        for pair in pairs {
+            let place = Place::File { path: path.to_owned(), line: pair.line };
+            if let Some(before) = lines.insert(pair.key.clone(), pair.line) {
+                warnings
+                    .push(format!("{place}: {} was already given in line {before}; the later value counts", pair.key));
+            } else if config.get(&pair.key).is_none() {
+                warnings.push(format!("{place}: {} is not a known key", pair.key));
+                config.others.insert(pair.key.clone(), String::new());
+            }
+            config.put(&pair.key, &pair.value).map_err(|why| ConfigError::Value {
+                place,
+                key: pair.key.clone(),
+                value: pair.value.clone(),
+                why,
+            })?;
+        }
+        config.store_path = path.to_owned();
+        config.check().map_err(|(key, why)| ConfigError::Value {
+            place: match lines.get(key) {
+                Some(line) => Place::File { path: path.to_owned(), line: *line },
+                None => Place::Default,
+            },
+            key: key.to_owned(),
+            value: config.get(key).unwrap_or_default(),
+            why,
+        })?;
+        Ok((config, warnings))
+    }
+
+    /// Sets a known key.
+    fn put(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let text = readable(value)?;
+        match self.assign(key, text) {
+            Some(outcome) => outcome,
+            None => {
+                self.others.insert(key.to_owned(), text.to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        if self.bind_address.parse::<IpAddr>().is_err() {
+            return Err(("bindAddress", "is not an IP address".to_owned()));
+        }
+        for (key, value) in
+            [("scanNotActiveBrokerInterval", self.scan_ms), ("serverChannelMaxIdleTimeSeconds", self.idle_seconds)]
+        {
+            if value == 0 {
+                return Err((key, "must be above 0".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the body of code 318 to a copy: all of it or nothing. Keys that nobody knows are left out.
+    pub fn update(&self, text: &str) -> Result<NamesrvConfig, UpdateError> {
+        let pairs = properties::parse(text).map_err(|_| UpdateError::Syntax)?;
+        let listed = |key: &str| self.config_black_list.split(';').any(|item| item.trim() == key);
+        if pairs.iter().any(|pair| NEVER_UPDATED.contains(&pair.key.as_str()) || listed(&pair.key)) {
+            return Err(UpdateError::BlackList);
+        }
+        let mut config = self.clone();
+        for pair in pairs.into_iter().filter(|pair| self.get(&pair.key).is_some()) {
+            let set = config.put(&pair.key, &pair.value).and_then(|()| config.check().map_err(|(_, why)| why));
+            set.map_err(|why| UpdateError::Value { key: pair.key, value: pair.value, why })?;
+        }
+        Ok(config)
+    }
+
+    /// Every known key with its value, and the strangers of the file; sorted by key.
+    fn effective(&self) -> Vec<(String, String)> {
+        let accepted = ACCEPTED.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned()));
+        let mut all: BTreeMap<String, String> = accepted.collect();
+        all.extend(self.others.clone());
+        all.extend(self.rows().into_iter().map(|(key, text)| (key.to_owned(), text)));
+        all.into_iter().collect()
+    }
+
+    /// One value; `None` for a key that nobody knows.
+    pub fn get(&self, key: &str) -> Option<String> {
+        self.effective().into_iter().find(|row| row.0 == key).map(|row| row.1)
+    }
+
+    /// Sorted `key=value` lines: the answer of code 319, the text written back, and what `-p` prints.
+    pub fn to_text(&self) -> String {
+        properties::write(&mut self.effective())
+    }
+
+    pub fn listen_addr(&self) -> SocketAddr {
+        let ip = self.bind_address.parse().expect("checked when the configuration was read");
+        SocketAddr::new(ip, self.listen_port)
+    }
+
+    /// The switches that the route table obeys.
+    pub fn rules(&self) -> Rules {
+        Rules {
+            delete_topic_with_broker_registration: self.delete_topic_with_broker_registration,
+            notify_min_broker_id_changed: self.notify_min_broker_id_changed,
+            support_acting_master: self.support_acting_master,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<(NamesrvConfig, Vec<String>), ConfigError> {
+        NamesrvConfig::from_text(Path::new("n.conf"), text)
+    }
+
+    #[test]
+    fn defaults_and_a_file_over_them() {
+        let (config, warnings) = NamesrvConfig::load(None).unwrap();
+        assert_eq!((config.listen_addr().to_string().as_str(), warnings.len()), ("0.0.0.0:9876", 0));
+        assert!(config.kv_path.ends_with("namesrv/kvConfig.json"));
+        let (config, warnings) =
+            load("\u{feff}listenPort = 19876 \r\nserverWorkerThreads=4\nmyKey=1\nmyKey=2").unwrap();
+        assert_eq!((config.listen_port, config.store_path.as_path()), (19876, Path::new("n.conf")));
+        assert_eq!(
+            (config.get("serverWorkerThreads").as_deref(), config.get("myKey").as_deref()),
+            (Some("4"), Some("2"))
+        );
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(warnings[0].contains("line 3: myKey is not a known key"), "{warnings:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        for (text, start) in [
+            ("\nlistenPort=98 76", "n.conf line 2: listenPort = '98 76' is not a whole number"),
+            ("enableTopicList=yes", "n.conf line 1: enableTopicList = 'yes' is neither true nor false"),
+            ("scanNotActiveBrokerInterval=0", "n.conf line 1: scanNotActiveBrokerInterval = '0' must be above 0"),
+            ("bindAddress=x", "n.conf line 1: bindAddress = 'x' is not an IP address"),
+            ("a=\\u1", "configuration file n.conf, line 1"),
+        ] {
+            let error = load(text).unwrap_err().to_string();
+            assert!(error.starts_with(start), "{error}");
+        }
+        let missing = NamesrvConfig::load(Some(Path::new("no/such/file"))).unwrap_err().to_string();
+        assert!(missing.contains("no/such/file"), "{missing}");
+        assert!(NamesrvConfig::load(Some(&std::env::temp_dir())).is_err());
+    }
+
+    #[test]
+    fn printed_text_reads_back_the_same() {
+        let text = load("listenPort=1\nmyKey=x").unwrap().0.to_text();
+        let again = load(&text).unwrap().0;
+        assert_eq!(again.to_text().replace("n.conf", ""), text.replace("n.conf", ""));
+        let keys: Vec<&str> = text.lines().map(|line| line.split_once('=').unwrap().0).collect();
+        assert!(keys.is_sorted());
+    }
+
+    #[test]
+    fn an_update_is_whole_or_nothing() {
+        let (config, _) = load("configBlackList=productEnvName;listenPort").unwrap();
+        for text in [
+            "kvConfigPath=/x",
+            "orderMessageEnable=true\nconfigStorePath=/x",
+            "productEnvName=y",
+            "rocketmqHome=/",
+            "configBlackList=",
+        ] {
+            assert_eq!(config.update(text).map(|_| ()), Err(UpdateError::BlackList), "{text}");
+        }
+        assert_eq!(config.update("a=\\u1").map(|_| ()), Err(UpdateError::Syntax));
+        let refused = config.update("orderMessageEnable=true\nscanNotActiveBrokerInterval=x").map(|_| ());
+        assert!(matches!(refused, Err(UpdateError::Value { key, .. }) if key == "scanNotActiveBrokerInterval"));
+        assert!(config.update("orderMessageEnable=true\\nkvConfigPath=/x").is_err(), "no new lines by way of a value");
+        let new = config.update("orderMessageEnable=true\nnobodyKnows=1\nserverWorkerThreads=2").unwrap();
+        assert!(new.order_message && !config.order_message);
+        assert_eq!(new.get("serverWorkerThreads").as_deref(), Some("2"));
+        assert_eq!(new.get("nobodyKnows"), None);
+    }
+}
