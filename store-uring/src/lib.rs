@@ -14,6 +14,9 @@ pub mod log_reader;
 pub mod open;
 pub mod retention;
 pub mod segment;
+mod log_scan;
+mod queue_scan;
+mod recovery;
 mod turn;
 
 use std::path::PathBuf;

@@ -1,7 +1,11 @@
 //! Opening a store: finds the end of the log, repairs the derived files and hands out plain states that any core can open from.
-//! Runs once at the start, on one executor, before the shards.
+//! Runs once at the start, on one executor, before the shards. The work is in [`crate::recovery`].
 use crate::io::Io;
-use crate::{StoreConfig, StoreError};
+use crate::log_scan::Segments;
+use crate::recovery::Recovery;
+use crate::{StoreConfig, StoreError, checkpoint};
+use std::io::ErrorKind;
+use std::path::Path;
 use uringmq_proto::types::{PhyOffset, QueueOffset};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,9 +37,25 @@ pub struct RepairReport {
     /// Where the log was cut, and why, when it did not end at a zero tail.
     pub cut_at: Option<u64>,
     pub cut_why: Option<String>,
+    /// Stretches below the synced mark that hold no whole record, stepped over.
+    pub damaged: Vec<(u64, u64)>,
     pub queue_entries_rebuilt: u64,
     pub queues_cut: u64,
     pub notes: Vec<String>,
+}
+
+/// More notes than this are counted only.
+const NOTES_MAX: usize = 200;
+
+impl RepairReport {
+    pub(crate) fn note(&mut self, text: String) {
+        tracing::warn!("recovery: {text}");
+        if self.notes.len() < NOTES_MAX {
+            self.notes.push(text);
+        } else if self.notes.len() == NOTES_MAX {
+            self.notes.push("more notes stand in the log only".to_owned());
+        }
+    }
 }
 
 /// How far a long recovery is.
@@ -46,12 +66,53 @@ pub struct Progress {
     pub to: PhyOffset,
 }
 
-/// Makes the directories of an empty store; otherwise recovers. All derived entries are flushed when it returns.
-pub async fn open<I: Io>(
-    io: I,
-    config: &StoreConfig,
-    progress: impl FnMut(Progress),
-) -> Result<Opened, StoreError> {
-    let _ = (io, config, progress);
-    todo!()
+/// Makes the directories of an empty store; otherwise recovers. All derived entries are flushed when it returns. The log behind `end`
+/// is left as it is: [`crate::commit_log::Appender::open`] makes it zeros.
+///
+/// Errors: `Refused` for what recovery must not guess about (a segment of another length, queues without a log), `Io` and `File`.
+pub async fn open<I: Io>(io: I, config: &StoreConfig, progress: impl FnMut(Progress)) -> Result<Opened, StoreError> {
+    let mut report = RepairReport::default();
+    for dir in ["consumequeue", "index", "config"] {
+        make_dir(&io, &config.root.join(dir)).await?;
+    }
+    make_dir(&io, &config.commit_log_dir).await?;
+    let clean = !checkpoint::is_marked_running(&io, &config.root).await?;
+    let mut notes = Vec::new();
+    let segments = Segments::list(&io, config, &mut notes).await?;
+    notes.into_iter().for_each(|note| report.note(note));
+    let recovery = Recovery::new(io, config, &segments, clean, report);
+    let opened = recovery.run(progress).await?;
+    tracing::info!(
+        min = opened.min.0,
+        end = opened.end.0,
+        clean,
+        queues = opened.queues.len(),
+        scanned_from = opened.report.scanned_from,
+        scanned_bytes = opened.report.scanned_bytes,
+        records = opened.report.records,
+        rebuilt = opened.report.queue_entries_rebuilt,
+        "store opened"
+    );
+    Ok(opened)
+}
+
+/// Makes a directory with its parents, and their names durable.
+async fn make_dir<I: Io>(io: &I, dir: &Path) -> Result<(), StoreError> {
+    let failed = |op, dir: &Path, source| StoreError::File { op, path: dir.to_owned(), source };
+    let mut missing = Vec::new();
+    for dir in dir.ancestors().filter(|d| !d.as_os_str().is_empty()) {
+        match io.metadata(dir).await {
+            Ok(_) => break,
+            Err(e) if e.kind() == ErrorKind::NotFound => missing.push(dir),
+            Err(e) => return Err(failed("stat", dir, e)),
+        }
+    }
+    if !missing.is_empty() {
+        io.create_dir(dir).await.map_err(|e| failed("create", dir, e))?;
+    }
+    for dir in missing.into_iter().rev() {
+        let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        io.sync_dir(parent).await.map_err(|e| failed("sync", parent, e))?;
+    }
+    Ok(())
 }

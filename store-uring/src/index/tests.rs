@@ -65,7 +65,7 @@ fn the_bytes_are_those_of_the_sheet() {
     assert_eq!(bytes[40 + 4 * 984_460..][..4], [0, 0, 0, 2]);
     let items = &bytes[40 + 20_000_000..];
     assert!(items[..20].iter().all(|b| *b == 0), "item 0 is unused");
-    assert_eq!(items[20..40], [0x62, 0xB4, 0x2F, 0x8C, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(items[20..40], [0x62, 0xB4, 0x51, 0x4C, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(items[40..60], [0, 0x0F, 0x05, 0x8C, 0, 0, 0, 0, 0, 0, 3, 4, 0, 0, 0, 2, 0, 0, 0, 1]);
     let name = name.file_name().unwrap().to_str().unwrap();
     assert!(name.len() == 17 && name.starts_with("202311"), "{name}: local time of the clock's start");

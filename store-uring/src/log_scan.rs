@@ -1,0 +1,256 @@
+//! Reads the log from front to back before anything runs: lists its segments, steps from record to record, finds the next whole one
+//! behind damage. Used by recovery only. Source: store-format sheet 2, 3.1, 13.4.
+use crate::io::{ALIGN, Access, File, Io, Open};
+use crate::{StoreConfig, StoreError};
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::rc::Rc;
+use uringmq_proto::record::{self, Found, MAGIC_V1, MAGIC_V2, Record, RecordError};
+use uringmq_proto::types::PhyOffset;
+
+/// One read; larger ones have hung older kernels.
+const READ_BYTES: u64 = 512 * 1024;
+/// A size above this is taken for damage, whatever the configuration says today.
+const RECORD_BYTES_MAX: usize = 256 << 20;
+/// Passed bytes are dropped from the buffer in steps of this.
+const DROP_BYTES: usize = 1 << 20;
+
+/// The segments that make up the log: contiguous, each of the configured length.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    dir: PathBuf,
+    bytes: u64,
+    starts: Vec<u64>,
+}
+
+impl Segments {
+    /// Lists them. An empty last file is removed; names that are none are noted; after a missing file the log starts anew.
+    /// Error: `Refused` for a file of another length.
+    pub async fn list<I: Io>(io: &I, config: &StoreConfig, notes: &mut Vec<String>) -> Result<Self, StoreError> {
+        let dir = &config.commit_log_dir;
+        let failed = |op, path: PathBuf| move |source| StoreError::File { op, path, source };
+        let names = io.list(dir).await.map_err(failed("list", dir.clone()))?;
+        let mut files = Vec::new();
+        for name in names {
+            let path = dir.join(&name);
+            let meta = io.metadata(&path).await.map_err(failed("stat", path.clone()))?;
+            match crate::consume_queue::file_start(&name) {
+                _ if meta.is_dir => {}
+                Some(start) => files.push((start, path, meta.bytes)),
+                None => notes.push(format!("{}: not a name of a segment, ignored", path.display())),
+            }
+        }
+        if let Some((_, path, 0)) = files.last() {
+            io.remove(path).await.map_err(failed("remove", path.clone()))?;
+            io.sync_dir(dir).await.map_err(failed("sync", dir.clone()))?;
+            notes.push(format!("{}: empty, removed", path.display()));
+            files.pop();
+        }
+        let mut starts: Vec<u64> = Vec::new();
+        for (start, path, bytes) in files {
+            if bytes != config.segment_bytes || start % config.segment_bytes != 0 {
+                let what = format!(
+                    "has {bytes} bytes and starts at {start}, but mappedFileSizeCommitLog is {}; set that key to the \
+                     length of the existing files, or restore this file",
+                    config.segment_bytes
+                );
+                return Err(StoreError::Refused { path, what });
+            }
+            if let Some(last) = starts.last()
+                && last + bytes != start
+            {
+                notes.push(format!("segments from {} to {start} are missing; the log starts at {start}", last + bytes));
+                starts.clear();
+            }
+            starts.push(start);
+        }
+        Ok(Segments { dir: dir.clone(), bytes: config.segment_bytes, starts })
+    }
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+    pub fn starts(&self) -> &[u64] {
+        &self.starts
+    }
+    /// First offset stored.
+    pub fn min(&self) -> u64 {
+        self.starts.first().copied().unwrap_or(0)
+    }
+    /// Where the last file ends.
+    pub fn limit(&self) -> u64 {
+        self.starts.last().map_or(0, |start| start + self.bytes)
+    }
+    pub fn start_of(&self, at: u64) -> u64 {
+        at - at % self.bytes
+    }
+    /// Makes the segments that hold `from..to` durable.
+    pub async fn sync<I: Io>(&self, io: &I, from: u64, to: u64) -> Result<(), StoreError> {
+        for start in self.starts.iter().filter(|s| **s < to && **s + self.bytes > from) {
+            let path = self.dir.join(crate::consume_queue::file_name(*start));
+            let how = Open { access: Access::Write, direct: true };
+            let at = PhyOffset(*start);
+            let file = io.open(&path, how).await.map_err(|source| StoreError::Io { op: "open", at, source })?;
+            file.datasync().await.map_err(|source| StoreError::Io { op: "sync", at, source })?;
+        }
+        Ok(())
+    }
+}
+
+/// What stands at the cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    /// A whole record of this many bytes.
+    Record(usize),
+    /// Zeros, or the last file's end: nothing was written here.
+    End,
+    Bad(&'static str),
+}
+
+/// A place in the log, and the bytes around it.
+pub(crate) struct Cursor<'a, I: Io> {
+    io: I,
+    segments: &'a Segments,
+    at: u64,
+    file: Option<(u64, Rc<I::File>)>,
+    buf: Vec<u8>,
+    /// Offset of the first byte of `buf`; it never spans two segments.
+    buf_at: u64,
+}
+
+impl<'a, I: Io> Cursor<'a, I> {
+    pub fn new(io: I, segments: &'a Segments, at: u64) -> Self {
+        let mut cursor = Cursor { io, segments, at, file: None, buf: Vec::new(), buf_at: 0 };
+        cursor.seek(at);
+        cursor
+    }
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+    pub fn seek(&mut self, at: u64) {
+        self.at = at;
+        let inside = at >= self.buf_at && at <= self.buf_at + self.buf.len() as u64;
+        if !inside || self.segments.start_of(at) != self.segments.start_of(self.buf_at) {
+            self.buf.clear();
+            self.buf_at = at - at % ALIGN as u64;
+        }
+    }
+    /// Steps over what `look` found.
+    pub fn pass(&mut self, bytes: usize) {
+        self.at += bytes as u64;
+    }
+    /// What stands here; a blank is passed when another segment follows it. A record's body CRC is right, and it says that it stands here.
+    pub async fn look(&mut self) -> Result<At, StoreError> {
+        let mut need = ALIGN;
+        loop {
+            if self.at >= self.segments.limit() {
+                return Ok(At::End);
+            }
+            self.seek(self.at);
+            let segment_end = self.segments.start_of(self.at) + self.segments.bytes;
+            let rest = (segment_end - self.at) as usize;
+            self.load(need.min(rest)).await?;
+            let bytes = &self.buf[(self.at - self.buf_at) as usize..];
+            match record::parse(bytes, true) {
+                Ok(Found::Record(r)) if r.phy_offset as u64 != self.at => {
+                    return Ok(At::Bad("record of another place"));
+                }
+                Ok(Found::Record(r)) => return Ok(At::Record(r.bytes)),
+                Ok(Found::Blank { .. }) if segment_end == self.segments.limit() => return Ok(At::End),
+                Ok(Found::Blank { .. }) => self.seek(segment_end),
+                Err(RecordError::Short { wants, .. }) if wants > rest => return Ok(At::Bad("longer than its segment")),
+                Err(RecordError::Short { wants, .. }) if wants > RECORD_BYTES_MAX => {
+                    return Ok(At::Bad("impossible size"));
+                }
+                Err(RecordError::Short { wants, has }) if has < rest => need = wants,
+                Err(RecordError::Short { .. }) => return Ok(At::Bad("longer than its segment")),
+                Err(_) if bytes.iter().take(8).all(|b| *b == 0) => return Ok(At::End),
+                Err(RecordError::Bad(what)) => return Ok(At::Bad(what)),
+                Err(RecordError::Crc { .. }) => return Ok(At::Bad("body CRC")),
+            }
+        }
+    }
+    /// The record that `look` found.
+    pub fn record(&self) -> Record<'_> {
+        match record::parse(&self.buf[(self.at - self.buf_at) as usize..], false) {
+            Ok(Found::Record(record)) => record,
+            other => panic!("no record at {}, where one was found: {other:?}", self.at),
+        }
+    }
+    /// Moves to the next whole record behind here, in this segment or a later one; false (and anywhere) when there is none.
+    pub async fn find_next(&mut self) -> Result<bool, StoreError> {
+        self.at += 1;
+        while self.at < self.segments.limit() {
+            let segment_end = self.segments.start_of(self.at) + self.segments.bytes;
+            if self.at % self.segments.bytes == 0 && matches!(self.look().await?, At::Record(_)) {
+                return Ok(true);
+            }
+            // `look` may have passed a blank to the next segment; then that one's start is looked at next.
+            if self.at >= segment_end {
+                continue;
+            }
+            self.load(READ_BYTES.min(segment_end - self.at) as usize).await?;
+            let bytes = &self.buf[(self.at - self.buf_at) as usize..];
+            match find_magic(bytes) {
+                Some(found) => {
+                    let here = self.at + found as u64;
+                    self.seek(here);
+                    if matches!(self.look().await?, At::Record(_)) {
+                        return Ok(true);
+                    }
+                    self.seek(here + 1);
+                }
+                // The last bytes may be a head that goes on in the next read.
+                None if self.at + bytes.len() as u64 >= segment_end => self.seek(segment_end),
+                None => self.seek(self.at + (bytes.len() - 7) as u64),
+            }
+        }
+        Ok(false)
+    }
+    /// Has at least `need` bytes from here in the buffer, or all up to the segment's end.
+    async fn load(&mut self, need: usize) -> Result<(), StoreError> {
+        let segment = self.segments.start_of(self.at);
+        let segment_end = segment + self.segments.bytes;
+        let wanted = (self.at + need as u64).min(segment_end);
+        if self.buf_at + self.buf.len() as u64 >= wanted {
+            return Ok(());
+        }
+        let passed = ((self.at - self.buf_at) as usize) / ALIGN * ALIGN;
+        if passed >= DROP_BYTES || passed == self.buf.len() {
+            self.buf.drain(..passed.min(self.buf.len()));
+            self.buf_at += passed as u64;
+        }
+        let file = self.file(segment).await?;
+        while self.buf_at + (self.buf.len() as u64) < wanted {
+            let from = self.buf_at + self.buf.len() as u64;
+            let bytes = READ_BYTES.min(segment_end - from) as usize;
+            let read = file.read_at(from - segment, bytes).await;
+            let read = read.map_err(|source| StoreError::Io { op: "read", at: PhyOffset(from), source })?;
+            let whole = read.as_ref().len() / ALIGN * ALIGN;
+            if whole == 0 {
+                let source = ErrorKind::UnexpectedEof.into();
+                return Err(StoreError::Io { op: "read", at: PhyOffset(from), source });
+            }
+            self.buf.extend_from_slice(&read.as_ref()[..whole]);
+        }
+        Ok(())
+    }
+    async fn file(&mut self, segment: u64) -> Result<Rc<I::File>, StoreError> {
+        if let Some((start, file)) = &self.file
+            && *start == segment
+        {
+            return Ok(file.clone());
+        }
+        let path = self.segments.dir.join(crate::consume_queue::file_name(segment));
+        let file = self.io.open(&path, Open { access: Access::Read, direct: true }).await;
+        let file = file.map_err(|source| StoreError::Io { op: "open", at: PhyOffset(segment), source })?;
+        let file = Rc::new(file);
+        self.file = Some((segment, file.clone()));
+        Ok(file)
+    }
+}
+
+/// Where a record's head may begin: 4 bytes before a magic.
+fn find_magic(bytes: &[u8]) -> Option<usize> {
+    let (v1, v2) = (MAGIC_V1.to_be_bytes(), MAGIC_V2.to_be_bytes());
+    bytes.get(4..)?.windows(4).position(|w| w[0] == v1[0] && (w == v1 || w == v2))
+}

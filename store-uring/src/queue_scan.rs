@@ -1,0 +1,256 @@
+//! Finds where each consume queue begins and ends, reading a few pages of it: the newest file's end by galloping, not by scanning.
+//! Used by recovery only; changes nothing. Source: store-format sheet 4, 13.2.
+use crate::StoreError;
+use crate::consume_queue::{ENTRY_BYTES, Entry, file_start};
+use crate::io::{Access, File, Io, Open};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Entries of one read: a page of the file, less what is no whole entry.
+const PAGE_ENTRIES: u64 = 204;
+
+/// A queue as its files show it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct QueueFound {
+    pub topic: String,
+    pub queue: u32,
+    pub min: u64,
+    pub max: u64,
+    /// Where the newest entry's record starts.
+    pub last_phy: Option<u64>,
+    /// Where the record of entry `min` starts.
+    pub min_phy: Option<u64>,
+    /// The first file does not begin with the queue's offset 0.
+    pub later_start: bool,
+    /// Something that is no trusted entry follows the end.
+    pub tail: bool,
+    /// Why entries behind `max` are missing, if so; `bad_files` stand in the way then.
+    pub damage: Option<&'static str>,
+    pub bad_files: Vec<PathBuf>,
+}
+
+/// What counts as an entry, and where the log begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trust {
+    /// Entries of records from here on are not trusted: they may not all have reached the disk.
+    pub below: u64,
+    pub log_min: u64,
+}
+
+impl Trust {
+    fn accepts(&self, entry: &Option<Entry>) -> bool {
+        entry.is_some_and(|e| e.phy.0 < self.below)
+    }
+    /// A hole of the pre-fill says 0; it is before the first entry even when the log starts at 0.
+    fn stored(&self, entry: &Option<Entry>) -> bool {
+        entry.is_some_and(|e| e.phy.0 >= self.log_min && !(e.is_hole() && e.phy.0 == 0))
+    }
+}
+
+fn failed(op: &'static str, path: &Path, source: std::io::Error) -> StoreError {
+    StoreError::File { op, path: path.to_owned(), source }
+}
+
+async fn names<I: Io>(io: &I, dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    match io.list(dir).await {
+        Ok(names) => Ok(names),
+        Err(e) if e.kind() == ErrorKind::NotFound || e.kind() == ErrorKind::NotADirectory => Ok(Vec::new()),
+        Err(e) => Err(failed("list", dir, e)),
+    }
+}
+
+/// Every queue under `root` (`consumequeue`).
+pub(crate) async fn scan<I: Io>(
+    io: &I,
+    root: &Path,
+    file_bytes: u64,
+    trust: Trust,
+    notes: &mut Vec<String>,
+) -> Result<Vec<QueueFound>, StoreError> {
+    let mut found = Vec::new();
+    for topic in names(io, root).await? {
+        let Some(name) = topic.to_str() else {
+            notes.push(format!("consumequeue/{}: not a topic's name, ignored", topic.display()));
+            continue;
+        };
+        let dir = root.join(&topic);
+        for queue in names(io, &dir).await? {
+            let number = queue.to_str().and_then(|q| q.parse::<u32>().ok().filter(|n| n.to_string() == q));
+            let Some(number) = number.filter(|n| *n <= i32::MAX as u32) else {
+                notes.push(format!("consumequeue/{name}/{}: not a queue's number, ignored", queue.display()));
+                continue;
+            };
+            let mut files = QueueFiles::list(io, dir.join(&queue), file_bytes, notes).await?;
+            found.push(files.find(name, number, trust).await?);
+        }
+    }
+    Ok(found)
+}
+
+/// The usable files of one queue: contiguous, of the configured length.
+pub(crate) struct QueueFiles<'a, I: Io> {
+    io: &'a I,
+    dir: PathBuf,
+    file_bytes: u64,
+    starts: Vec<u64>,
+    damage: Option<&'static str>,
+    bad_files: Vec<PathBuf>,
+    open: Option<(u64, I::File)>,
+    /// The last page read and the offset of its first entry.
+    page: Option<(u64, <I::File as File>::Buf)>,
+}
+
+impl<'a, I: Io> QueueFiles<'a, I> {
+    pub async fn list(io: &'a I, dir: PathBuf, file_bytes: u64, notes: &mut Vec<String>) -> Result<Self, StoreError> {
+        let mut files = QueueFiles {
+            io,
+            file_bytes,
+            starts: Vec::new(),
+            damage: None,
+            bad_files: Vec::new(),
+            open: None,
+            page: None,
+            dir: PathBuf::new(),
+        };
+        for name in names(io, &dir).await? {
+            let path = dir.join(&name);
+            let Some(start) = file_start(&name) else {
+                notes.push(format!("{}: not a name of a queue file, ignored", path.display()));
+                continue;
+            };
+            let meta = io.metadata(&path).await.map_err(|e| failed("stat", &path, e))?;
+            if meta.is_dir {
+                continue;
+            }
+            let fault = if meta.bytes != file_bytes || start % file_bytes != 0 {
+                Some("a file of another length")
+            } else if files.starts.last().is_some_and(|last| last + file_bytes != start) {
+                Some("a missing file")
+            } else {
+                None
+            };
+            files.damage = files.damage.or(fault);
+            if files.damage.is_some() {
+                files.bad_files.push(path);
+            } else {
+                files.starts.push(start);
+            }
+        }
+        files.dir = dir;
+        Ok(files)
+    }
+    fn file_entries(&self) -> u64 {
+        self.file_bytes / ENTRY_BYTES as u64
+    }
+    fn first(&self) -> u64 {
+        self.starts.first().map_or(0, |start| start / ENTRY_BYTES as u64)
+    }
+    /// One entry, by way of the page that holds it; `None` where none was written.
+    async fn entry(&mut self, at: u64) -> Result<Option<Entry>, StoreError> {
+        if let Some((from, page)) = &self.page
+            && (*from..from + (page.as_ref().len() / ENTRY_BYTES) as u64).contains(&at)
+        {
+            return Ok(Entry::decode(&page.as_ref()[(at - from) as usize * ENTRY_BYTES..][..ENTRY_BYTES]));
+        }
+        let file_first = at - at % self.file_entries();
+        let start = file_first * ENTRY_BYTES as u64;
+        if self.open.as_ref().is_none_or(|(open, _)| *open != start) {
+            let path = self.dir.join(crate::consume_queue::file_name(start));
+            let how = Open { access: Access::Read, direct: false };
+            self.open = Some((start, self.io.open(&path, how).await.map_err(|e| failed("open", &path, e))?));
+        }
+        let from = at - (at - file_first) % PAGE_ENTRIES;
+        let bytes = PAGE_ENTRIES.min(file_first + self.file_entries() - from) as usize * ENTRY_BYTES;
+        let (_, file) = self.open.as_ref().expect("opened above");
+        let page = file.read_at(from * ENTRY_BYTES as u64 - start, bytes).await;
+        let page = page.map_err(|e| failed("read", &self.dir, e))?;
+        let entry = page.as_ref().get((at - from) as usize * ENTRY_BYTES..).and_then(|b| b.get(..ENTRY_BYTES));
+        let entry = entry.and_then(Entry::decode);
+        self.page = Some((from, page));
+        Ok(entry)
+    }
+    /// First offset in `low..high` whose entry is not accepted, when those accepted come first.
+    async fn partition(
+        &mut self,
+        mut low: u64,
+        mut high: u64,
+        accepted: impl Fn(&Option<Entry>) -> bool,
+    ) -> Result<u64, StoreError> {
+        let mut step = PAGE_ENTRIES - 1; // the last entry of the same page
+        let mut probe = low;
+        while low < high {
+            if accepted(&self.entry(probe).await?) {
+                low = probe + 1;
+                probe = probe.saturating_add(step).min(high - 1);
+                step = step.saturating_mul(4);
+            } else {
+                high = probe;
+                probe = low + (high - low) / 2;
+                step = (high - low) / 2;
+            }
+            if low < high {
+                probe = probe.clamp(low, high - 1);
+            }
+        }
+        Ok(low)
+    }
+    /// Where the entries below `phy` end, between `from` and `to`.
+    pub async fn end_below(&mut self, from: u64, to: u64, phy: u64) -> Result<(u64, Option<u64>), StoreError> {
+        let trust = Trust { below: phy, log_min: 0 };
+        let end = self.partition(from, to, |e| trust.accepts(e)).await?;
+        let last = if end > self.first() { self.entry(end - 1).await? } else { None };
+        Ok((end, last.map(|e| e.phy.0)))
+    }
+    async fn find(&mut self, topic: &str, queue: u32, trust: Trust) -> Result<QueueFound, StoreError> {
+        let mut found = QueueFound {
+            topic: topic.to_owned(),
+            queue,
+            later_start: self.first() > 0,
+            damage: self.damage,
+            bad_files: std::mem::take(&mut self.bad_files),
+            ..QueueFound::default()
+        };
+        let entries = self.file_entries();
+        let first = self.first();
+        let mut max = first;
+        for (i, start) in self.starts.clone().into_iter().enumerate().rev() {
+            let file_first = start / ENTRY_BYTES as u64;
+            let head = self.entry(file_first).await?;
+            if trust.accepts(&head) || i == 0 {
+                max = self.partition(file_first, file_first + entries, |e| trust.accepts(e)).await?;
+                break;
+            }
+            found.tail |= self.page_in_use(file_first);
+        }
+        let limit = first + entries * self.starts.len() as u64;
+        if max < limit && !found.tail {
+            self.entry(max).await?;
+            found.tail = self.page_in_use(max);
+        }
+        found.max = max;
+        if max == first {
+            found.min = first;
+            // After an unclean stop this is a queue made just before it.
+            if trust.below == u64::MAX && !self.starts.is_empty() && found.damage.is_none() && !found.tail {
+                found.damage = Some("no entry in its files");
+            }
+            return Ok(found);
+        }
+        found.last_phy = self.entry(max - 1).await?.filter(|e| trust.stored(&Some(*e)) || e.phy.0 > 0).map(|e| e.phy.0);
+        found.min = if trust.stored(&self.entry(first).await?) {
+            first
+        } else {
+            self.partition(first, max, |e| !trust.stored(e)).await?
+        };
+        if found.min < max {
+            found.min_phy = self.entry(found.min).await?.map(|e| e.phy.0);
+        }
+        Ok(found)
+    }
+    /// Whether anything stands at or behind `at` in the page read last.
+    fn page_in_use(&self, at: u64) -> bool {
+        let Some((from, page)) = &self.page else { return false };
+        let behind = at.saturating_sub(*from) as usize * ENTRY_BYTES;
+        page.as_ref().get(behind..).is_some_and(|rest| rest.iter().any(|b| *b != 0))
+    }
+}

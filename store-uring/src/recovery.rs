@@ -1,0 +1,669 @@
+//! Brings queues, index and checkpoint in line with the log, and finds its end. Source: store-format sheet 13, and the rules of
+//! bounded recovery: what the checkpoint says is synced is trusted, the rest is built again from the log.
+//!
+//! 1. Where to start: after an unclean stop at the checkpoint's last synced record (L), else at the newest record that is known.
+//!    Queue entries of records below L are trusted, others are cut off and come again. A queue whose files are damaged, or an index
+//!    that lost a file, moves the start back to where that one's good part ends.
+//! 2. The walk, record by record. Its rules for an entry are in [`Recovery::take`]. If it meets an offset whose predecessors lie before
+//!    the start, it is made once more from there.
+//! 3. What is not decodable ends the log; below L it is damage, and is stepped over when whole records follow.
+//! 4. All is flushed and synced, then the checkpoint is written. Before a change that the checkpoint on disk would not cover, a lower
+//!    one is written and the store marked as running, so that a crash in here only makes the next start do the same again.
+use crate::checkpoint::{self, Checkpoint};
+use crate::consume_queue::{Appended, ConsumeQueue, Entry};
+use crate::dispatch::{self, Dispatch};
+use crate::index::{Index, Lost};
+use crate::io::Io;
+use crate::log_scan::{At, Cursor, Segments};
+use crate::open::{Opened, Progress, QueueState, RepairReport};
+use crate::queue_scan::{self, QueueFiles, QueueFound, Trust};
+use crate::{StoreConfig, StoreError};
+use hashbrown::HashMap;
+use std::path::PathBuf;
+use uringmq_proto::record;
+use uringmq_proto::types::{PhyOffset, QueueOffset};
+
+/// Log bytes between two flushes of what was rebuilt, and between two reports of progress.
+const FLUSH_EVERY_BYTES: u64 = 32 << 20;
+const PROGRESS_EVERY_BYTES: u64 = 256 << 20;
+/// A record that stands further ahead of its queue's end than this says so by damage.
+const HOLES_MAX: u64 = 1_000_000;
+
+pub(crate) struct Recovery<'a, I: Io> {
+    io: I,
+    config: &'a StoreConfig,
+    segments: &'a Segments,
+    clean: bool,
+    report: RepairReport,
+    queues: Vec<Queue<I>>,
+    /// Position in `queues`.
+    by_name: HashMap<String, HashMap<u32, usize>>,
+    index: Option<Index<I>>,
+    /// Keys of records below are in the index.
+    index_from: u64,
+    /// The checkpoint as it is on the disk.
+    checkpoint: Checkpoint,
+    /// Where the present walk began.
+    walk_from: u64,
+    /// Where the next one has to begin, when this one found predecessors missing.
+    deeper: Option<u64>,
+    last_record: Option<(u64, i64)>,
+}
+
+struct Queue<I: Io> {
+    found: QueueFound,
+    /// Made when it is first changed.
+    open: Option<ConsumeQueue<I>>,
+    min: u64,
+    max: u64,
+    last_phy: Option<u64>,
+    /// Its predecessors are missing: the next walk brings them.
+    waiting: bool,
+    /// Records of a numbering that began anew, until a second one proves it.
+    renumbered: Vec<(u64, Entry)>,
+}
+
+/// Where the walk starts, which entries are trusted, below what a bad record is damage.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    at: u64,
+    trust_below: u64,
+    mark: u64,
+}
+
+impl<'a, I: Io> Recovery<'a, I> {
+    pub fn new(io: I, config: &'a StoreConfig, segments: &'a Segments, clean: bool, report: RepairReport) -> Self {
+        Recovery {
+            io,
+            config,
+            segments,
+            clean,
+            report,
+            queues: Vec::new(),
+            by_name: HashMap::new(),
+            index: None,
+            index_from: 0,
+            checkpoint: Checkpoint::default(),
+            walk_from: 0,
+            deeper: None,
+            last_record: None,
+        }
+    }
+
+    pub async fn run(mut self, mut progress: impl FnMut(Progress)) -> Result<Opened, StoreError> {
+        self.checkpoint = checkpoint::read(&self.io, &self.config.root).await?;
+        let start = self.choose_start().await?;
+        self.scan_queues(&start).await?;
+        if self.segments.is_empty() {
+            return self.without_log();
+        }
+        let start = self.refine_start(start).await?;
+        let mut from = self.damaged_queues(start.at).await?;
+        from = self.open_index(&start, from).await?;
+        let end = loop {
+            self.walk_from = from;
+            self.cover(from).await?;
+            self.cut_index().await?;
+            let end = self.walk(from, start.mark, &mut progress).await?;
+            match self.deeper.take() {
+                Some(deeper) if deeper < from => from = deeper,
+                _ => break end,
+            }
+            self.queues.iter_mut().for_each(|q| q.waiting = false);
+        };
+        self.finish(end).await
+    }
+
+    /// Nothing in the log: then there must be nothing else either.
+    fn without_log(self) -> Result<Opened, StoreError> {
+        if let Some(queue) = self.queues.iter().find(|q| q.last_phy.is_some()) {
+            let what = format!(
+                "no segment of the log, but consumequeue/{}/{} has entries; set storePathCommitLog to where the log is, or \
+                 remove consumequeue, index and checkpoint to start anew",
+                queue.found.topic, queue.found.queue
+            );
+            return Err(StoreError::Refused { path: self.config.commit_log_dir.clone(), what });
+        }
+        Ok(self.opened(0))
+    }
+
+    async fn choose_start(&mut self) -> Result<Start, StoreError> {
+        let known = self.checkpoint.logics_phy.0;
+        let min = self.segments.min();
+        let mut cursor = Cursor::new(self.io.clone(), self.segments, min);
+        if known > 0 && known >= min && known < self.segments.limit() {
+            cursor.seek(known);
+            if matches!(cursor.look().await?, At::Record(_)) && cursor.at() == known {
+                let trust_below = if self.clean { u64::MAX } else { known };
+                return Ok(Start { at: known, trust_below, mark: known });
+            }
+            self.report.note(format!(
+                "no record at {known}, which the checkpoint names; its segment is walked from its start"
+            ));
+        }
+        if self.clean && known == 0 {
+            return Ok(Start { at: min, trust_below: u64::MAX, mark: 0 }); // refined by the queues
+        }
+        let at = self.segment_to_start_at(&mut cursor, known).await?;
+        Ok(Start { at, trust_below: if self.clean { u64::MAX } else { at }, mark: known })
+    }
+
+    /// The start of the newest segment whose first record is below what is known to be synced: by position if there is one, by time
+    /// otherwise; the oldest segment if there is none.
+    async fn segment_to_start_at(&self, cursor: &mut Cursor<'_, I>, known: u64) -> Result<u64, StoreError> {
+        for start in self.segments.starts().iter().rev() {
+            cursor.seek(*start);
+            if !matches!(cursor.look().await?, At::Record(_)) || cursor.at() != *start {
+                continue;
+            }
+            let stored_ms = cursor.record().store_timestamp_ms;
+            let below =
+                if known > 0 { *start <= known } else { stored_ms > 0 && stored_ms <= self.checkpoint.logics_ms };
+            if below {
+                return Ok(*start);
+            }
+        }
+        Ok(self.segments.min())
+    }
+
+    async fn scan_queues(&mut self, start: &Start) -> Result<(), StoreError> {
+        let trust = Trust { below: start.trust_below, log_min: self.segments.min() };
+        let root = self.config.root.join("consumequeue");
+        let mut notes = Vec::new();
+        let found = queue_scan::scan(&self.io, &root, self.config.queue_file_bytes, trust, &mut notes).await?;
+        notes.into_iter().for_each(|note| self.report.note(note));
+        for found in found {
+            self.add_queue(found);
+        }
+        Ok(())
+    }
+
+    fn add_queue(&mut self, found: QueueFound) -> usize {
+        let at = self.queues.len();
+        self.by_name.entry(found.topic.clone()).or_default().insert(found.queue, at);
+        let (min, max, last_phy) = (found.min, found.max, found.last_phy);
+        self.queues.push(Queue { found, open: None, min, max, last_phy, waiting: false, renumbered: Vec::new() });
+        at
+    }
+
+    /// After a clean stop, the newest record that any queue knows is a better start and mark than an old checkpoint.
+    async fn refine_start(&mut self, start: Start) -> Result<Start, StoreError> {
+        if !self.clean {
+            return Ok(start);
+        }
+        let Some(newest) = self.queues.iter().filter_map(|q| q.last_phy).max() else {
+            return Ok(Start { at: if self.queues.is_empty() { self.segments.min() } else { start.at }, ..start });
+        };
+        let mark = start.mark.max(newest);
+        if self.checkpoint.logics_phy.0 > 0 {
+            return Ok(Start { mark, ..start });
+        }
+        let mut cursor = Cursor::new(self.io.clone(), self.segments, newest);
+        let stands = newest >= self.segments.min()
+            && newest < self.segments.limit()
+            && matches!(cursor.look().await?, At::Record(_))
+            && cursor.at() == newest;
+        let at = if stands { newest } else { self.segment_to_start_at(&mut cursor, newest).await? };
+        Ok(Start { at, mark, ..start })
+    }
+
+    /// Where the walk must begin for the sake of queues whose files are damaged; `at` without any.
+    async fn damaged_queues(&mut self, at: u64) -> Result<u64, StoreError> {
+        let min = self.segments.min();
+        let mut from = at;
+        let mut notes = Vec::new();
+        for q in &self.queues {
+            if let Some(damage) = q.found.damage {
+                let good_to = q.last_phy.unwrap_or(min).max(min);
+                notes.push(format!(
+                    "consumequeue/{}/{}: {damage}; built again from {good_to} on",
+                    q.found.topic, q.found.queue
+                ));
+                from = from.min(good_to);
+            }
+        }
+        let suspects = |q: &Queue<I>| q.found.later_start && q.found.min_phy.is_some_and(|phy| phy > min);
+        let to = self.queues.iter().filter(|q| suspects(q)).filter_map(|q| q.found.min_phy).max();
+        if let Some(to) = to {
+            let lost = self.lost_fronts(min, to.min(self.segments.limit()), suspects).await?;
+            for i in lost {
+                let q = &mut self.queues[i];
+                notes.push(format!(
+                    "consumequeue/{}/{}: its front is missing; built again",
+                    q.found.topic, q.found.queue
+                ));
+                from = min;
+                q.found.damage = Some("a missing front");
+                (q.min, q.max, q.last_phy) = (0, 0, None);
+                q.found.tail = true;
+            }
+        }
+        notes.into_iter().for_each(|note| self.report.note(note));
+        Ok(from)
+    }
+
+    /// Which of the suspect queues have records in `from..to` below their first entry's.
+    async fn lost_fronts(
+        &self,
+        from: u64,
+        to: u64,
+        suspects: impl Fn(&Queue<I>) -> bool,
+    ) -> Result<Vec<usize>, StoreError> {
+        let mut lost = Vec::new();
+        let mut cursor = Cursor::new(self.io.clone(), self.segments, from);
+        while cursor.at() < to
+            && let At::Record(bytes) = cursor.look().await?
+        {
+            let at = cursor.at();
+            let d = dispatch::of_record(&cursor.record(), PhyOffset(at), &self.config.delay_levels_ms);
+            if let Some(&i) = self.by_name.get(d.topic).and_then(|queues| queues.get(&d.queue)) {
+                let q = &self.queues[i];
+                let before = q.found.min_phy.is_some_and(|phy| at < phy) && d.queue_offset < q.min;
+                if d.queued && before && suspects(q) && !lost.contains(&i) {
+                    lost.push(i);
+                }
+            }
+            cursor.pass(bytes);
+        }
+        Ok(lost)
+    }
+
+    async fn open_index(&mut self, start: &Start, from: u64) -> Result<u64, StoreError> {
+        if !self.config.index_enabled {
+            return Ok(from);
+        }
+        let (index, Lost { replay_from, notes }) = Index::open_checked(self.io.clone(), self.config).await?;
+        notes.into_iter().for_each(|note| self.report.note(note));
+        self.index = Some(index);
+        self.index_from = start.at;
+        let Some(PhyOffset(lost_from)) = replay_from else { return Ok(from) };
+        let lost_from = lost_from.max(self.segments.min());
+        if lost_from < self.index_from {
+            self.report.note(format!("index: built again from {lost_from} on"));
+            self.index_from = lost_from;
+        }
+        Ok(from.min(self.index_from))
+    }
+
+    async fn cut_index(&mut self) -> Result<(), StoreError> {
+        match &self.index {
+            // Not again in a second walk: it would put the same records once more.
+            Some(index) if self.report.records == 0 => index.cut(PhyOffset(self.index_from)).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// A crash from here on must start at `from` or before.
+    async fn cover(&mut self, from: u64) -> Result<(), StoreError> {
+        let root = &self.config.root;
+        let lower =
+            from < self.checkpoint.logics_phy.0 || (self.checkpoint.logics_phy.0 == 0 && self.deeper_than_times(from));
+        if lower {
+            self.checkpoint.logics_phy = PhyOffset(from);
+            self.checkpoint.logics_ms = 0;
+            checkpoint::write(&self.io, root, &self.checkpoint).await?;
+        }
+        if lower && self.clean {
+            checkpoint::mark_running(&self.io, root).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a start chosen by time could lie above `from`.
+    fn deeper_than_times(&self, from: u64) -> bool {
+        self.checkpoint.logics_ms > 0 && from < self.segments.limit()
+    }
+
+    /// Returns where the log ends.
+    async fn walk(&mut self, from: u64, mark: u64, progress: &mut impl FnMut(Progress)) -> Result<u64, StoreError> {
+        let segments = self.segments;
+        let mut cursor = Cursor::new(self.io.clone(), segments, from);
+        let (mut flushed, mut told) = (from, from);
+        self.report.scanned_from = from;
+        self.report.records = 0;
+        self.report.damaged.clear();
+        (self.report.cut_at, self.report.cut_why) = (None, None);
+        loop {
+            let bytes = match cursor.look().await? {
+                At::Record(bytes) => bytes,
+                At::End => break,
+                At::Bad(what) => {
+                    let bad = cursor.at();
+                    if bad <= mark && cursor.find_next().await? {
+                        let to = cursor.at();
+                        self.report.note(format!("log {bad}..{to}: {what}; stepped over, all around it is kept"));
+                        self.report.damaged.push((bad, to));
+                        continue;
+                    }
+                    cursor.seek(bad);
+                    self.report.note(format!("log cut at {bad}: {what}"));
+                    self.report.cut_at = Some(bad);
+                    self.report.cut_why = Some(what.to_owned());
+                    break;
+                }
+            };
+            let at = cursor.at();
+            let record = cursor.record();
+            let d = dispatch::of_record(&record, PhyOffset(at), &self.config.delay_levels_ms);
+            self.take(d).await?;
+            self.last_record = Some((at, record.store_timestamp_ms));
+            self.report.records += 1;
+            cursor.pass(bytes);
+            if at - flushed >= FLUSH_EVERY_BYTES {
+                flushed = at;
+                self.flush().await?;
+            }
+            if at - told >= PROGRESS_EVERY_BYTES {
+                told = at;
+                progress(Progress { at: PhyOffset(at), from: PhyOffset(from), to: PhyOffset(segments.limit()) });
+                tracing::info!(at, from, to = segments.limit(), "recovery walks the log");
+            }
+        }
+        self.report.scanned_bytes = cursor.at() - from;
+        self.settle_renumbered().await?;
+        Ok(cursor.at())
+    }
+
+    /// One record of the walk. The log is the order: an entry is there already when its record starts at or below the queue's last
+    /// one; the next offset is appended; a lower one means that the topic was made anew; a higher one that entries are missing.
+    async fn take(&mut self, d: Dispatch<'_>) -> Result<(), StoreError> {
+        if let Some(index) = &self.index
+            && d.phy.0 >= self.index_from
+        {
+            record::index_key_hashes(d.topic, d.properties, d.sys_flag, |hash| {
+                index.put(hash, d.phy, d.store_timestamp_ms);
+            });
+            self.index_from = d.phy.0 + 1;
+        }
+        if !d.queued {
+            return Ok(());
+        }
+        let Some(i) = self.position(&d) else { return Ok(()) };
+        let q = &self.queues[i];
+        if q.waiting || q.last_phy.is_some_and(|last| d.phy.0 <= last) {
+            return Ok(());
+        }
+        let entry = Entry { phy: d.phy, bytes: d.bytes, tags_code: d.tags_code };
+        if d.queue_offset == q.max {
+            self.drop_renumbered(i);
+            return self.append(i, d.queue_offset, entry).await;
+        }
+        if d.queue_offset < q.max {
+            return self.renumber(i, d.queue_offset, entry).await;
+        }
+        if let Some((last, _)) = q.renumbered.last()
+            && last + 1 == d.queue_offset
+        {
+            return self.renumber(i, d.queue_offset, entry).await;
+        }
+        self.gap(i, d.queue_offset, entry).await
+    }
+
+    fn position(&mut self, d: &Dispatch<'_>) -> Option<usize> {
+        if let Some(&i) = self.by_name.get(d.topic).and_then(|queues| queues.get(&d.queue)) {
+            return Some(i);
+        }
+        let name_ok = !d.topic.is_empty() && d.topic != "." && d.topic != ".." && !d.topic.contains(['/', '\0']);
+        if !name_ok || d.topic.len() > 255 {
+            self.report.note(format!("record at {}: its topic cannot be a directory's name; in no queue", d.phy));
+            return None;
+        }
+        Some(self.add_queue(QueueFound { topic: d.topic.to_owned(), queue: d.queue, ..QueueFound::default() }))
+    }
+
+    async fn append(&mut self, i: usize, at: u64, entry: Entry) -> Result<(), StoreError> {
+        self.open_queue(i).await?;
+        let q = &mut self.queues[i];
+        let open = q.open.as_ref().expect("opened above");
+        let appended = open.append(QueueOffset(at), entry);
+        assert_eq!(appended, Appended::Done, "queue {}/{} at {at}", q.found.topic, q.found.queue);
+        q.max = at + 1;
+        q.last_phy = Some(entry.phy.0);
+        self.report.queue_entries_rebuilt += 1;
+        Ok(())
+    }
+
+    /// Entries between the queue's end and `at` are missing.
+    async fn gap(&mut self, i: usize, at: u64, entry: Entry) -> Result<(), StoreError> {
+        let min = self.segments.min();
+        let q = &mut self.queues[i];
+        let name = format!("consumequeue/{}/{}", q.found.topic, q.found.queue);
+        let known_to = q.last_phy.filter(|last| *last >= min);
+        let reach = known_to.unwrap_or(min);
+        if reach < self.walk_from {
+            q.waiting = true;
+            self.deeper = Some(self.deeper.map_or(reach, |d| d.min(reach)));
+            self.report.note(format!("{name}: entries before {at} are missing; the log is walked from {reach}"));
+            return Ok(());
+        }
+        if known_to.is_none() {
+            // All before it left with the log's older segments: the queue starts here.
+            self.restart(i, at).await?;
+            return self.append(i, at, entry).await;
+        }
+        let (max, missing) = (q.max, at - q.max);
+        if missing > HOLES_MAX {
+            self.report.note(format!(
+                "{name}: record at {} says it has queue offset {at}, next is {max}; in no queue",
+                entry.phy
+            ));
+            return Ok(());
+        }
+        self.report.note(format!("{name}: no record in the log for offsets {max}..{at}"));
+        for hole in max..at {
+            self.append(i, hole, Entry::hole(PhyOffset(reach))).await?;
+        }
+        self.append(i, at, entry).await
+    }
+
+    /// A queue without a usable entry begins at `at`.
+    async fn restart(&mut self, i: usize, at: u64) -> Result<(), StoreError> {
+        let dir = self.dir(i);
+        if let Some(open) = self.queues[i].open.take() {
+            open.destroy().await?;
+        } else {
+            self.remove_files(i).await?;
+        }
+        let q = &mut self.queues[i];
+        (q.min, q.max, q.last_phy, q.found.tail) = (at, at, None, false);
+        q.open = Some(ConsumeQueue::new(
+            self.io.clone(),
+            dir,
+            self.config.queue_file_bytes,
+            QueueOffset(at),
+            QueueOffset(at),
+        ));
+        Ok(())
+    }
+
+    /// A lower offset than the queue's end, though later in the log: when a second record goes on from it, or it is offset 0, the
+    /// topic was deleted and made again, and the later records are the queue.
+    async fn renumber(&mut self, i: usize, at: u64, entry: Entry) -> Result<(), StoreError> {
+        let q = &mut self.queues[i];
+        let goes_on = q.renumbered.last().is_some_and(|(last, _)| last + 1 == at);
+        if !goes_on {
+            self.drop_renumbered(i);
+            self.queues[i].renumbered.push((at, entry));
+            return Ok(());
+        }
+        q.renumbered.push((at, entry));
+        self.accept_renumbered(i).await
+    }
+
+    async fn accept_renumbered(&mut self, i: usize) -> Result<(), StoreError> {
+        let records = std::mem::take(&mut self.queues[i].renumbered);
+        let Some((first, entry)) = records.first().copied() else { return Ok(()) };
+        let q = &self.queues[i];
+        self.report.note(format!(
+            "consumequeue/{}/{}: numbered anew from {first} by the record at {}; entries {first}..{} are dropped",
+            q.found.topic, q.found.queue, entry.phy, q.max
+        ));
+        self.open_queue(i).await?;
+        if first <= self.queues[i].min {
+            self.restart(i, first).await?;
+        } else {
+            let q = &mut self.queues[i];
+            q.open.as_ref().expect("opened above").cut(QueueOffset(first)).await?;
+            q.max = first;
+        }
+        for (at, entry) in records {
+            self.append(i, at, entry).await?;
+        }
+        Ok(())
+    }
+
+    fn drop_renumbered(&mut self, i: usize) {
+        let q = &mut self.queues[i];
+        for (at, entry) in std::mem::take(&mut q.renumbered) {
+            let text = format!(
+                "consumequeue/{}/{}: record at {} says it has queue offset {at}, which another has; in no queue",
+                q.found.topic, q.found.queue, entry.phy
+            );
+            self.report.note(text);
+        }
+    }
+
+    async fn settle_renumbered(&mut self) -> Result<(), StoreError> {
+        for i in 0..self.queues.len() {
+            match self.queues[i].renumbered.first() {
+                Some((0, _)) => self.accept_renumbered(i).await?,
+                Some(_) => self.drop_renumbered(i),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn dir(&self, i: usize) -> PathBuf {
+        let found = &self.queues[i].found;
+        self.config.root.join("consumequeue").join(&found.topic).join(found.queue.to_string())
+    }
+
+    /// Opens a queue that is to be changed, its files freed of what follows the end.
+    async fn open_queue(&mut self, i: usize) -> Result<(), StoreError> {
+        if self.queues[i].open.is_some() {
+            return Ok(());
+        }
+        let dir = self.dir(i);
+        self.remove_bad_files(i).await?;
+        let q = &mut self.queues[i];
+        let (io, file_bytes) = (self.io.clone(), self.config.queue_file_bytes);
+        let open = ConsumeQueue::new(io, dir, file_bytes, QueueOffset(q.min), QueueOffset(q.max));
+        if q.found.tail || !self.clean {
+            open.cut(QueueOffset(q.max)).await?;
+            q.found.tail = false;
+        }
+        q.open = Some(open);
+        Ok(())
+    }
+
+    async fn remove_bad_files(&mut self, i: usize) -> Result<(), StoreError> {
+        let bad = std::mem::take(&mut self.queues[i].found.bad_files);
+        for path in &bad {
+            let removed = self.io.remove(path).await;
+            removed.map_err(|source| StoreError::File { op: "remove", path: path.clone(), source })?;
+        }
+        if !bad.is_empty() {
+            let dir = self.dir(i);
+            let synced = self.io.sync_dir(&dir).await;
+            synced.map_err(|source| StoreError::File { op: "sync", path: dir, source })?;
+        }
+        Ok(())
+    }
+
+    /// All files of a queue, so that it can begin anywhere.
+    async fn remove_files(&mut self, i: usize) -> Result<(), StoreError> {
+        self.remove_bad_files(i).await?;
+        let (io, dir, max) = (self.io.clone(), self.dir(i), self.queues[i].max);
+        let all = ConsumeQueue::new(io, dir, self.config.queue_file_bytes, QueueOffset(0), QueueOffset(max));
+        all.cut(QueueOffset(0)).await?;
+        all.sync().await
+    }
+
+    async fn flush(&mut self) -> Result<(), StoreError> {
+        for q in self.queues.iter().filter_map(|q| q.open.as_ref()).filter(|q| q.dirty()) {
+            q.flush().await?;
+            q.close_idle();
+        }
+        match &self.index {
+            Some(index) => index.flush().await,
+            None => Ok(()),
+        }
+    }
+
+    async fn finish(mut self, end: u64) -> Result<Opened, StoreError> {
+        for i in 0..self.queues.len() {
+            self.cut_at_log_end(i, end).await?;
+            let q = &self.queues[i];
+            if q.found.tail || !q.found.bad_files.is_empty() {
+                self.report.queues_cut += q.found.tail as u64;
+                self.open_queue(i).await?;
+            }
+        }
+        self.flush().await?;
+        for q in &mut self.queues {
+            if let Some(open) = q.open.take() {
+                open.sync().await?;
+                q.min = open.min().0;
+                q.max = open.max().0;
+            }
+        }
+        if let (Some(index), Some((phy, ms))) = (&self.index, self.last_record) {
+            index.mark_indexed(PhyOffset(phy), ms);
+            index.sync().await?;
+        }
+        self.segments.sync(&self.io, self.walk_from, end).await?;
+        self.write_checkpoint().await?;
+        Ok(self.opened(end))
+    }
+
+    /// Trusted entries may lead beyond the end when the log lost synced bytes.
+    async fn cut_at_log_end(&mut self, i: usize, end: u64) -> Result<(), StoreError> {
+        let q = &self.queues[i];
+        if q.last_phy.is_none_or(|last| last < end) {
+            return Ok(());
+        }
+        assert!(q.open.is_none(), "what the walk appended lies below the end");
+        let (from, to) = (q.min, q.max);
+        let mut files = QueueFiles::list(&self.io, self.dir(i), self.config.queue_file_bytes, &mut Vec::new()).await?;
+        let (max, last_phy) = files.end_below(from, to, end).await?;
+        let q = &mut self.queues[i];
+        self.report
+            .note(format!("consumequeue/{}/{}: cut to {max}, the log ends at {end}", q.found.topic, q.found.queue));
+        (q.max, q.last_phy, q.found.tail) = (max, last_phy, true);
+        Ok(())
+    }
+
+    async fn write_checkpoint(&mut self) -> Result<(), StoreError> {
+        let before = self.checkpoint;
+        if let Some((phy, ms)) = self.last_record {
+            self.checkpoint.logics_phy = PhyOffset(phy);
+            self.checkpoint.logics_ms = ms;
+            self.checkpoint.physic_ms = ms;
+        }
+        if let Some(index) = &self.index {
+            self.checkpoint.index_ms = self.checkpoint.index_ms.max(index.synced_ms());
+        }
+        if self.checkpoint != before {
+            checkpoint::write(&self.io, &self.config.root, &self.checkpoint).await?;
+        }
+        Ok(())
+    }
+
+    fn opened(self, end: u64) -> Opened {
+        let queues = self.queues.into_iter().map(|q| QueueState {
+            topic: q.found.topic,
+            queue: q.found.queue,
+            min: QueueOffset(q.min),
+            max: QueueOffset(q.max),
+        });
+        Opened {
+            min: PhyOffset(self.segments.min()),
+            end: PhyOffset(end),
+            clean: self.clean,
+            queues: queues.collect(),
+            last_store_timestamp_ms: self.last_record.map_or(0, |(_, ms)| ms),
+            report: self.report,
+        }
+    }
+}
