@@ -140,6 +140,9 @@ impl Response {
     }
     /// Chained: `Response::ok().with("offset", 7u64)`.
     pub fn with(mut self, key: &'static str, value: impl Into<Value<'static>>) -> Self {
+        if self.ext.capacity() == 0 {
+            self.ext.reserve(8); // no answer of a hot path has more
+        }
         self.ext.push((Cow::Borrowed(key), value.into()));
         self
     }

@@ -96,6 +96,12 @@ pub fn property<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.rsplit(VALUE_END).filter_map(split_property).find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
+/// A property that should be a whole number: `None` when absent, the text itself when it is no number (known fault S08), so that
+/// the caller refuses or ignores it as a whole and never works on half of it.
+pub fn number_property<'a>(text: &'a str, name: &str) -> Option<Result<i64, &'a str>> {
+    property(text, name).map(|value| value.parse().map_err(|_| value))
+}
+
 /// Appends one property to encoded text, separator first when the text lacks its final 0x02.
 pub fn push_property(text: &mut String, name: &str, value: &str) {
     if !text.is_empty() && !text.ends_with(VALUE_END) {
@@ -311,6 +317,25 @@ mod tests {
         assert_eq!(property(text, "TAGS"), Some("B\u{1}C"));
         assert_eq!(property(text, "E"), None);
         assert_eq!(property("", "TAGS"), None);
+    }
+
+    /// Known fault S08.
+    #[test]
+    fn number_properties_are_whole_or_refused() {
+        let delay = |value: &str| {
+            number_property(&format!("DELAY\u{1}{value}\u{2}"), prop::DELAY).map(|n| n.map_err(str::to_owned))
+        };
+        assert_eq!(delay("4"), Some(Ok(4)));
+        assert_eq!(delay("-1"), Some(Ok(-1)));
+        assert_eq!(delay("99999999999"), Some(Ok(99_999_999_999)));
+        assert_eq!(delay(""), None);
+        for wrong in ["4x", "4Pinpoint", " 4", "1e3", "9223372036854775808", "4\u{1}5"] {
+            assert_eq!(delay(wrong), Some(Err(wrong.to_owned())));
+        }
+        // A separator inside a value ends it, and one inside a name ends the name.
+        let text = "DELAY\u{1}4\u{2}x\u{2}A\u{1}B\u{1}C\u{2}";
+        assert_eq!(number_property(text, prop::DELAY), Some(Ok(4)));
+        assert_eq!(property(text, "A"), Some("B\u{1}C"));
     }
 
     /// Known fault S07: what the broker adds must not be glued to a value that came without its separator.
