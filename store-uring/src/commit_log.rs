@@ -341,11 +341,20 @@ impl<I: Io> Shared<I> {
         self.open.borrow().iter().find(|segment| segment.start == start).cloned()
     }
 
-    /// Removes what an earlier process was making or removing.
+    /// Makes the directories of a log, durably, and removes what an earlier process was making or removing.
     async fn clear_aside(&self) -> Result<(), StoreError> {
         let at = self.written.get();
+        let new = self.io.metadata(&self.places.aside).await.is_err();
         for dir in [&self.places.log, &self.places.aside] {
             self.io.create_dir(dir).await.map_err(|e| store_error("create directory", at, e))?;
+        }
+        if new {
+            for parent in self.places.log.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()) {
+                match self.io.sync_dir(parent).await {
+                    Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => break, // so it is not one made just now
+                    done => done.map_err(|e| store_error("sync directory", at, e))?,
+                }
+            }
         }
         let names = self.io.list(&self.places.aside).await.map_err(|e| store_error("list", at, e))?;
         for name in names {
