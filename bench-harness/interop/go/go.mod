@@ -1,6 +1,6 @@
 module uringmq.interop/go-client
 
-go 1.21
+go 1.19
 
 require github.com/apache/rocketmq-client-go/v2 v2.1.2
 
