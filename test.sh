@@ -92,7 +92,7 @@ for path in sources:
 leftovers = {
     r"\b(todo|unimplemented|dbg)!\s*[(\[{]": "a leftover macro",
     r"\b(TODO|FIXME|XXX)\b": "a leftover note",
-    r"(?<![\w.])/(home|Users|root)/\w+": "a path of one machine",
+    r"(?<![\w.])/(home|Users|root)/(?!mq\b)\w+": "a path of one machine", # /home/mq is the example of the tests
 }
 for path in files:
     if not path.endswith((".rs", ".java", ".go", ".sh", ".toml", ".md", ".xml", ".conf", ".py")) or path == "test.sh":
