@@ -63,7 +63,7 @@ pub trait Io: Clone + 'static {
     fn now_ms(&self) -> i64;
 }
 
-#[allow(async_fn_in_trait)]
+#[allow(async_fn_in_trait, clippy::len_without_is_empty)] // a length may fail to be had
 pub trait File: 'static {
     type Buf: AsRef<[u8]> + AsMut<[u8]> + 'static;
     /// Zeroed, aligned.

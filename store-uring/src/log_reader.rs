@@ -83,6 +83,17 @@ impl<F: File> Block<F> {
     }
 }
 
+/// How to get at bytes that are not here.
+enum Plan<F: File> {
+    Wait(Rc<Event>),
+    Read {
+        /// A piece ending where the read begins.
+        old: Option<Rc<Block<F>>>,
+        from: u64,
+        to: u64,
+    },
+}
+
 #[derive(Clone, Copy)]
 struct Ahead {
     at: u64,
@@ -294,26 +305,12 @@ impl<I: Io> LogReader<I> {
     /// Makes the block hold `at` (if the read succeeds, and it is not evicted at once); shares a read in flight.
     async fn load(&self, at: u64, want: u64, limit: u64) -> Result<(), StoreError> {
         let key = self.key(at);
-        let (old, from, to) = {
-            let mut slots = self.slots.borrow_mut();
-            let follows = self.follows(&slots, key);
-            let slot = slots.entry(key).or_insert(Slot { used: 0, touched: false, block: None, loading: None });
-            if let Some(loading) = slot.loading.clone() {
-                drop(slots);
+        let (old, from, to) = match self.plan(key, at, want, limit) {
+            Plan::Wait(loading) => {
                 loading.next().await;
                 return Ok(()); // the caller looks again
             }
-            slot.loading = Some(Rc::new(Event::default()));
-            self.uses.set(self.uses.get() + 1);
-            slot.used = self.uses.get();
-            let end = self.block_end(key).min(limit);
-            match &slot.block {
-                // The piece that was here grows to the end of its block.
-                Some(old) if at >= old.to => (Some(old.clone()), align_down(old.to), end),
-                Some(_) => (None, key, end),
-                None if follows => (None, key, end),
-                None => (None, align_down(at), align_up(at + want.max(PIECE_BYTES)).min(end)),
-            }
+            Plan::Read { old, from, to } => (old, from, to),
         };
         let loading = Loading { reader: self, key };
         let block = self.read_block(at, from, to, old).await?;
@@ -321,6 +318,30 @@ impl<I: Io> LogReader<I> {
         drop(loading);
         self.evict(key);
         Ok(())
+    }
+
+    /// What to read so that the block holds `at`, unless somebody does already; marks the read as in flight.
+    fn plan(&self, key: u64, at: u64, want: u64, limit: u64) -> Plan<I::File> {
+        let mut slots = self.slots.borrow_mut();
+        let follows = self.follows(&slots, key);
+        let slot = slots.entry(key).or_insert(Slot { used: 0, touched: false, block: None, loading: None });
+        if let Some(loading) = &slot.loading {
+            return Plan::Wait(loading.clone());
+        }
+        slot.loading = Some(Rc::new(Event::default()));
+        self.uses.set(self.uses.get() + 1);
+        slot.used = self.uses.get();
+        let end = self.block_end(key).min(limit);
+        match &slot.block {
+            // The piece that was here grows to the end of its block.
+            Some(old) if at >= old.to => Plan::Read { old: Some(old.clone()), from: align_down(old.to), to: end },
+            Some(_) => Plan::Read { old: None, from: key, to: end },
+            None if follows => Plan::Read { old: None, from: key, to: end },
+            None => {
+                let to = align_up(at + want.max(PIECE_BYTES)).min(end);
+                Plan::Read { old: None, from: align_down(at), to }
+            }
+        }
     }
 
     async fn read_block(
