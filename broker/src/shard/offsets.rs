@@ -347,7 +347,8 @@ mod tests {
     #[test]
     fn stored_offsets_go_to_their_owners_and_come_back_whole() {
         let topics = topic_table(&[Some("T"), Some("%RETRY%g")]);
-        let stored = [("T@g", 0, 1), ("T@g", 1, 2), ("T@h", 0, 3), ("%RETRY%g@g", 0, 4), ("gone@g", 0, 5), ("odd", 2, 6)];
+        let stored =
+            [("T@g", 0, 1), ("T@g", 1, 2), ("T@h", 0, 3), ("%RETRY%g@g", 0, 4), ("gone@g", 0, 5), ("odd", 2, 6)];
         let shards = 3;
         let all: Vec<Offsets> = (0..shards)
             .map(|me| {

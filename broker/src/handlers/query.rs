@@ -1,0 +1,323 @@
+//! Looking messages up: by offset id (33), by key (12), and the entries of a consume queue (321). Source: behaviour sheet 4.6,
+//! wire-protocol sheet 5.5, 7.1, store-format sheet 5; known faults S01, S03, S04, S05.
+use crate::error::BrokerError;
+use crate::handlers::offset::queue_key;
+use crate::handlers::stats::subscription_data;
+use crate::requests::Request;
+use crate::shard::Shard;
+use std::rc::Rc;
+use tracing::warn;
+use uringmq_proto::body::stats::{ConsumeQueueData, QueryConsumeQueueBody};
+use uringmq_proto::codes::response as code;
+use uringmq_proto::command::Response;
+use uringmq_proto::fastjson;
+use uringmq_proto::headers::Header;
+use uringmq_proto::headers::admin::{QueryMessage, ViewMessage};
+use uringmq_proto::headers::topic::QueryConsumeQueue;
+use uringmq_proto::message::{self, prop};
+use uringmq_proto::record::{self, Found, Record};
+use uringmq_proto::types::{PhyOffset, QueueOffset};
+use uringmq_store::StoreError;
+
+/// Most bytes of messages in one answer, well below the largest frame; the first one goes whatever its size.
+const ANSWER_BYTES_MAX: usize = 12 << 20;
+/// Entries that one 321 may ask for.
+const ENTRIES_MAX: u64 = 1000;
+
+/// 33, on the connection's shard. The log holds no list of its records' starts, so what is found must say that it stands there.
+pub async fn view_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Response, BrokerError> {
+    let h = ViewMessage::decode(req.cmd)?;
+    match read_at(shard, h.offset).await? {
+        Some(bytes) => Ok(Response::ok().body(bytes)),
+        None => {
+            Err(BrokerError::refused(code::SYSTEM_ERROR, format!("can not find message by the offset, {}", h.offset)))
+        }
+    }
+}
+
+/// The stored bytes of the record that begins at a commit-log offset; `None` when none does.
+pub async fn read_at(shard: &Shard, offset: i64) -> Result<Option<Vec<u8>>, StoreError> {
+    let Ok(phy) = u64::try_from(offset) else { return Ok(None) };
+    let mut bytes = Vec::new();
+    match shard.read_record(PhyOffset(phy), 0, &mut bytes).await {
+        Ok(()) => {}
+        Err(StoreError::OutOfRange(_) | StoreError::Corrupt { .. }) => return Ok(None),
+        Err(e) => return Err(e),
+    }
+    match record::parse(&bytes, false) {
+        Ok(Found::Record(record)) if record.phy_offset == offset => Ok(Some(bytes)),
+        _ => Ok(None),
+    }
+}
+
+/// Which of a message's texts a key query is about. The letters are those of header field `indexType`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeyKind {
+    /// `K`, or nothing: a word of KEYS, or the unique key. The index tells them apart no more than Apache's does.
+    Key,
+    /// `U`: the unique key.
+    Unique,
+    /// `T`: TAGS as a whole.
+    Tag,
+}
+
+impl KeyKind {
+    fn of(index_type: Option<&str>, unique: bool) -> Result<Self, BrokerError> {
+        match index_type {
+            _ if unique => Ok(KeyKind::Unique),
+            None | Some("K") => Ok(KeyKind::Key),
+            Some("U") => Ok(KeyKind::Unique),
+            Some("T") => Ok(KeyKind::Tag),
+            Some(other) => Err(BrokerError::refused(
+                code::INVALID_PARAMETER,
+                format!("header field indexType is none of K, U, T: '{other}'"),
+            )),
+        }
+    }
+
+    fn hash(self, topic: &str, key: &str) -> u32 {
+        let mut seed = message::java_hash("#", message::java_hash(topic, 0));
+        if self == KeyKind::Tag {
+            seed = message::java_hash("T#", seed);
+        }
+        record::positive(message::java_hash(key, seed))
+    }
+
+    /// Whether the record really has this key: equal hashes are not enough (known fault S01).
+    fn matches(self, record: &Record<'_>, topic: &str, key: &str) -> bool {
+        let has = |name| message::property(record.properties, name);
+        let unique = || has(prop::UNIQ_KEY) == Some(key);
+        record.topic == topic
+            && match self {
+                KeyKind::Unique => unique(),
+                KeyKind::Tag => has(prop::TAGS) == Some(key),
+                KeyKind::Key => unique() || has(prop::KEYS).is_some_and(|keys| keys.split(' ').any(|word| word == key)),
+            }
+    }
+}
+
+/// Most results: what was asked for, in 0..=cap; a unique key always gets its own default.
+fn wanted(max_num: i32, kind: KeyKind, cap: u32, default: u32) -> usize {
+    let asked = if kind == KeyKind::Unique { default } else { max_num.max(0) as u32 };
+    asked.min(cap) as usize
+}
+
+/// 12, on control, where the index is.
+pub async fn query_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Response, BrokerError> {
+    let h = QueryMessage::decode(req.cmd)?;
+    let kind = KeyKind::of(h.index_type, h.unique_key)?;
+    let config = shard.config();
+    let most = wanted(h.max_num, kind, config.query_count_max, config.query_count_default);
+    let (found, (last_ms, last_phy)) = match &shard.index {
+        Some(index) if most > 0 && !h.key.is_empty() => {
+            let range = (h.begin_timestamp_ms, h.end_timestamp_ms);
+            (find(shard, kind, h.topic, h.key, most, range).await?, index.last())
+        }
+        Some(index) => (Vec::new(), index.last()),
+        None => Default::default(),
+    };
+    let mut body = Vec::new();
+    for bytes in &found {
+        if !body.is_empty() && body.len() + bytes.len() > ANSWER_BYTES_MAX {
+            break;
+        }
+        body.extend_from_slice(bytes);
+    }
+    let answer = match body.is_empty() {
+        true => Response::err(code::QUERY_NOT_FOUND, "can not find message, maybe time range not correct"),
+        false => Response::ok().body(body),
+    };
+    Ok(answer.with("indexLastUpdateTimestamp", last_ms).with("indexLastUpdatePhyoffset", last_phy.0))
+}
+
+/// The newest `most` records with this key whose store time lies in the range, in log order.
+async fn find(
+    shard: &Shard,
+    kind: KeyKind,
+    topic: &str,
+    key: &str,
+    most: usize,
+    (begin_ms, end_ms): (i64, i64),
+) -> Result<Vec<Vec<u8>>, StoreError> {
+    let Some(index) = &shard.index else { return Ok(Vec::new()) };
+    let hash = kind.hash(topic, key);
+    // The index holds seconds, hashes and repeated words: more is asked for until enough is found, or there is no more.
+    let mut candidates = most.saturating_mul(2);
+    loop {
+        let mut offsets = index.query(hash, candidates, begin_ms, end_ms).await?;
+        let all = offsets.len() < candidates;
+        let mut found = Vec::new();
+        offsets.sort_unstable_by(|a, b| b.cmp(a));
+        offsets.dedup();
+        for phy in offsets {
+            if found.len() == most {
+                break;
+            }
+            if let Some(bytes) = read_match(shard, phy, kind, topic, key, (begin_ms, end_ms)).await? {
+                found.push(bytes);
+            }
+        }
+        if all || found.len() == most {
+            found.reverse();
+            return Ok(found);
+        }
+        candidates = candidates.saturating_mul(4);
+    }
+}
+
+async fn read_match(
+    shard: &Shard,
+    phy: PhyOffset,
+    kind: KeyKind,
+    topic: &str,
+    key: &str,
+    (begin_ms, end_ms): (i64, i64),
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let mut bytes = Vec::new();
+    match shard.read_record(phy, 0, &mut bytes).await {
+        Ok(()) => {}
+        Err(StoreError::OutOfRange(_)) => return Ok(None),
+        Err(StoreError::Corrupt { at, what }) => {
+            warn!(%at, what, "a damaged record was left out of a key query");
+            return Ok(None);
+        }
+        Err(e) => return Err(e),
+    }
+    match record::parse(&bytes, false) {
+        Ok(Found::Record(r)) if (begin_ms..=end_ms).contains(&r.store_timestamp_ms) && kind.matches(&r, topic, key) => {
+            Ok(Some(bytes))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// 321, on the owner.
+pub async fn query_consume_queue(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Response, BrokerError> {
+    let h = QueryConsumeQueue::decode(req.cmd)?;
+    let queue = queue_key(shard, h.topic, h.queue_id).and_then(|key| shard.queues.get(key));
+    let range = queue.as_ref().map_or(0..0, |queue| queue.cq.min().0..queue.cq.max().0);
+    let index = u64::try_from(h.index).ok().filter(|index| range.contains(index));
+    let (Some(queue), Some(index)) = (queue, index) else {
+        let remark = format!("Index {} of {}-{} is not exist!", h.index, h.topic, h.queue_id);
+        return Ok(Response { remark: Some(remark.into()), ..Response::ok() });
+    };
+    let count = u64::try_from(h.count).unwrap_or(0).min(ENTRIES_MAX).min(range.end - index) as usize;
+    let mut entries = Vec::with_capacity(count);
+    while entries.len() < count {
+        let (had, from) = (entries.len(), index + entries.len() as u64);
+        queue.cq.read(QueueOffset(from), count - had, &mut entries).await?;
+        if entries.len() == had {
+            break; // trimmed meanwhile
+        }
+    }
+    let group = h.consumer_group.and_then(|group| shard.groups.borrow().get(group).cloned());
+    let online = group.as_ref().and_then(|group| group.online.as_ref());
+    let subscription = online.and_then(|online| online.subscriptions.get(h.topic));
+    let body = QueryConsumeQueueBody {
+        subscription_data: subscription.map(|s| subscription_data(h.topic, s)),
+        filter_data: Some("null".to_owned()),
+        max_queue_index: range.end as i64,
+        min_queue_index: range.start as i64,
+        queue_data: entries
+            .iter()
+            .map(|entry| ConsumeQueueData {
+                physic_offset: entry.phy.0 as i64,
+                physic_size: entry.bytes as i32,
+                tags_code: entry.tags_code,
+                eval: subscription.is_some_and(|s| s.matches(entry.tags_code)),
+                ..ConsumeQueueData::default()
+            })
+            .collect(),
+    };
+    Ok(Response::ok().body(fastjson::to_vec(&body)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uringmq_proto::record::NewRecord;
+
+    fn record(topic: &str, properties: &str) -> Vec<u8> {
+        let host = "127.0.0.1:1".parse().expect("an address");
+        let mut bytes = Vec::new();
+        let new = NewRecord {
+            topic,
+            queue_id: 0,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp_ms: 1,
+            born_host: host,
+            store_host: host,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body: b"x",
+            properties,
+            more_properties: "",
+        };
+        record::encode(&mut bytes, &new).expect("a small record");
+        bytes
+    }
+
+    fn matches(kind: KeyKind, bytes: &[u8], topic: &str, key: &str) -> bool {
+        match record::parse(bytes, true) {
+            Ok(Found::Record(r)) => kind.matches(&r, topic, key),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Known fault S01: the crossed pairs have equal hashes.
+    #[test]
+    fn equal_hashes_do_not_match() {
+        let first = record("AaTopic", "KEYS\u{1}Aa\u{2}");
+        assert_eq!(KeyKind::Key.hash("AaTopic", "BB"), KeyKind::Key.hash("AaTopic", "Aa"));
+        assert_eq!(KeyKind::Key.hash("BBTopic", "Aa"), KeyKind::Key.hash("AaTopic", "Aa"));
+        assert!(matches(KeyKind::Key, &first, "AaTopic", "Aa"));
+        assert!(!matches(KeyKind::Key, &first, "AaTopic", "BB"));
+        assert!(!matches(KeyKind::Key, &first, "BBTopic", "Aa"));
+    }
+
+    /// Known fault S04.
+    #[test]
+    fn keys_are_words_and_kinds_are_apart() {
+        let bytes = record("T", "KEYS\u{1} k1  k2 k1 \u{2}UNIQ_KEY\u{1}u1\u{2}TAGS\u{1}a || b\u{2}");
+        for (kind, key, want) in [
+            (KeyKind::Key, "k1", true),
+            (KeyKind::Key, "k2", true),
+            (KeyKind::Key, "u1", true),
+            (KeyKind::Key, "k1 k2", false),
+            (KeyKind::Key, "k", false),
+            (KeyKind::Unique, "u1", true),
+            (KeyKind::Unique, "k1", false),
+            (KeyKind::Tag, "a || b", true),
+            (KeyKind::Tag, "a", false),
+        ] {
+            assert_eq!(matches(kind, &bytes, "T", key), want, "{kind:?} {key}");
+        }
+        assert_eq!(KeyKind::Tag.hash("Norm", "TagA"), 1_472_600_413, "store-format sheet 5.2");
+        assert_eq!(KeyKind::Key.hash("TopicTest", "key1"), 1_655_984_460, "store-format sheet 5.2");
+    }
+
+    #[test]
+    fn the_index_type_decides_unless_the_old_switch_does() {
+        for (index_type, unique, want) in [
+            (None, false, KeyKind::Key),
+            (None, true, KeyKind::Unique),
+            (Some("K"), false, KeyKind::Key),
+            (Some("U"), false, KeyKind::Unique),
+            (Some("K"), true, KeyKind::Unique),
+            (Some("T"), false, KeyKind::Tag),
+        ] {
+            assert_eq!(KeyKind::of(index_type, unique).expect("a kind"), want, "{index_type:?} {unique}");
+        }
+        assert!(KeyKind::of(Some("X"), false).is_err());
+    }
+
+    /// Known fault S03.
+    #[test]
+    fn counts_stay_between_nothing_and_the_cap() {
+        for (asked, want) in [(-1, 0), (i32::MIN, 0), (0, 0), (1, 1), (64, 64), (65, 64), (i32::MAX, 64)] {
+            assert_eq!(wanted(asked, KeyKind::Key, 64, 32), want);
+            assert_eq!(wanted(asked, KeyKind::Unique, 64, 32), 32);
+        }
+    }
+}
