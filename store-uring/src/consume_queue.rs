@@ -325,8 +325,11 @@ impl<I: Io> ConsumeQueue<I> {
         if names {
             let dirs = self.dir.ancestors().take(if made { 3 } else { 1 });
             for dir in dirs {
-                let synced = self.io.sync_dir(dir).await;
-                synced.map_err(|source| StoreError::File { op: "sync", path: dir.to_owned(), source })?;
+                match self.io.sync_dir(dir).await {
+                    Ok(()) => {}
+                    Err(e) if e.kind() == ErrorKind::NotFound => {} // nothing was written yet
+                    Err(source) => return Err(StoreError::File { op: "sync", path: dir.to_owned(), source }),
+                }
             }
             let mut s = self.state.borrow_mut();
             s.names_unsynced = false;
@@ -367,7 +370,8 @@ impl<I: Io> ConsumeQueue<I> {
         s.min = s.min.max(low).min(s.max);
         Ok(())
     }
-    /// The queue ends at `max` now, in memory and in its files, where zeros follow. For recovery: nothing else may be under way.
+    /// The queue ends at `max` now, in memory and in its files, where zeros follow. For recovery: nothing else may be under way. The next
+    /// `sync` covers the names too, since a process that was killed may have made them without.
     pub async fn cut(&self, max: QueueOffset) -> Result<(), StoreError> {
         let _turn = self.turn.take().await;
         {
@@ -379,6 +383,8 @@ impl<I: Io> ConsumeQueue<I> {
             s.min = s.min.min(max.0);
             s.written = s.written.min(max.0);
             s.forget_files();
+            s.names_unsynced = true;
+            s.dir_made = true;
         }
         let at = max.0 * ENTRY_BYTES as u64;
         for start in self.file_starts().await?.into_iter().rev() {

@@ -32,6 +32,8 @@ pub struct Index<I: Io> {
     names_unsynced: Cell<bool>,
     failed: Cell<bool>,
     synced_ms: Cell<i64>,
+    /// Files that cannot be right, and those newer than one.
+    bad: RefCell<Vec<u64>>,
 }
 
 #[derive(Default)]
@@ -70,7 +72,7 @@ impl<I: Io> Index<I> {
     pub async fn open(io: I, config: &StoreConfig) -> Result<Self, StoreError> {
         Ok(Self::open_checked(io, config).await?.0)
     }
-    /// As `open`; a file that cannot be right is removed with all newer ones.
+    /// As `open`; a file that cannot be right is left out with all newer ones, and `cut` removes them.
     pub(crate) async fn open_checked(io: I, config: &StoreConfig) -> Result<(Self, Lost), StoreError> {
         let index = Index {
             io,
@@ -80,9 +82,10 @@ impl<I: Io> Index<I> {
             turn: Turn::default(),
             state: RefCell::default(),
             file: RefCell::default(),
-            names_unsynced: Cell::new(false),
+            names_unsynced: Cell::new(true), // the last process may have been killed before it synced them
             failed: Cell::new(false),
             synced_ms: Cell::new(0),
+            bad: RefCell::default(),
         };
         let mut lost = Lost::default();
         if index.enabled {
@@ -202,6 +205,11 @@ impl<I: Io> Index<I> {
         for name in self.names_where(|t| t.prepared.is_some()) {
             self.sync_header(name).await?;
         }
+        if self.names_unsynced.get() {
+            let synced = self.io.sync_dir(&self.dir).await;
+            synced.map_err(|source| StoreError::File { op: "sync", path: self.dir.clone(), source })?;
+            self.names_unsynced.set(false);
+        }
         let mut s = self.state.borrow_mut();
         while s.full.front().is_some_and(|t| t.synced == Some(t.header)) {
             let table = s.full.pop_front().expect("it is the front");
@@ -227,9 +235,13 @@ impl<I: Io> Index<I> {
     pub fn synced_ms(&self) -> i64 {
         self.synced_ms.get()
     }
-    /// Takes out every item of a record at or above `phy`, durably. For recovery, before anything is put.
+    /// Removes bad files, and takes out every item of a record at or above `phy`, durably. For recovery, before anything is put.
     pub(crate) async fn cut(&self, phy: PhyOffset) -> Result<(), StoreError> {
         let turn = self.turn.take().await;
+        let bad = self.bad.take();
+        for name in bad {
+            self.remove_file(name).await?;
+        }
         loop {
             let header = match &self.state.borrow().newest {
                 Some(table) => table.header,
@@ -376,11 +388,6 @@ impl<I: Io> Index<I> {
         buf.as_mut().copy_from_slice(&header.encode());
         write_all(&*file, 0, buf).await.0.map_err(|e| self.failed("write", name, e))?;
         self.datasync(name, &file).await?;
-        if self.names_unsynced.get() {
-            let synced = self.io.sync_dir(&self.dir).await;
-            synced.map_err(|source| StoreError::File { op: "sync", path: self.dir.clone(), source })?;
-            self.names_unsynced.set(false);
-        }
         self.with(name, |t| {
             t.prepared = None;
             t.synced = Some(header);
@@ -430,7 +437,7 @@ impl<I: Io> Index<I> {
                 }
                 bad = true;
             }
-            self.remove_file(number).await?;
+            self.bad.borrow_mut().push(number);
         }
         let newest = good.pop();
         if bad || newest.is_none() {
@@ -470,7 +477,7 @@ impl<I: Io> Index<I> {
     async fn load_table(&self, name: u64, header: Header) -> Result<(), StoreError> {
         let mut table = Table::new(name, self.layout, header, Some(header));
         let file = self.file(name).await?;
-        let mut later = Vec::new();
+        let (mut slots_used, mut later) = (0, Vec::new());
         let mut slot = 0;
         while slot < self.layout.slots {
             let bytes = ((self.layout.slots - slot) as usize * SLOT_BYTES).min(PIECE_BYTES);
@@ -486,6 +493,7 @@ impl<I: Io> Index<I> {
                     continue; // an unused page of the table stays without memory
                 }
                 table.slots[slot as usize + i] = number;
+                slots_used += 1;
                 if number >= header.count {
                     later.push(slot + i as u32);
                 }
@@ -503,8 +511,11 @@ impl<I: Io> Index<I> {
                 };
             }
             table.slots[slot as usize] = number;
+            slots_used -= (number == 0) as u32;
             table.mark_dirty(slot as usize);
         }
+        // A crash between the writes of slots and header leaves another number in the header.
+        table.header.slots_used = slots_used;
         self.state.borrow_mut().newest = Some(table);
         Ok(())
     }

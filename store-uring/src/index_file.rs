@@ -71,7 +71,7 @@ impl Header {
         out[36..].copy_from_slice(&self.count.to_be_bytes());
         out
     }
-    /// `None` when the counts cannot be of a file of this layout.
+    /// `None` when the count cannot be of a file of this layout. (`slots_used` is counted anew when the file is loaded.)
     pub fn decode(bytes: &[u8], layout: &Layout) -> Option<Self> {
         let i64_at = |at: usize| Some(i64::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
         let u32_at = |at: usize| Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
@@ -83,7 +83,7 @@ impl Header {
             slots_used: u32_at(32)?,
             count: u32_at(36)?.max(1),
         };
-        (header.count <= layout.items && header.slots_used <= layout.slots).then_some(header)
+        (header.count <= layout.items).then_some(header)
     }
     pub fn overlaps(&self, begin_ms: i64, end_ms: i64) -> bool {
         self.count > 1 && begin_ms <= self.end_ms && end_ms >= self.begin_ms

@@ -12,6 +12,8 @@ use uringmq_proto::types::PhyOffset;
 const READ_BYTES: u64 = 512 * 1024;
 /// A size above this is taken for damage, whatever the configuration says today.
 const RECORD_BYTES_MAX: usize = 256 << 20;
+/// What a disk writes whole or not at all.
+const SECTOR_BYTES: u64 = 512;
 /// Passed bytes are dropped from the buffer in steps of this.
 const DROP_BYTES: usize = 1 << 20;
 
@@ -168,6 +170,27 @@ impl<'a, I: Io> Cursor<'a, I> {
                 Err(RecordError::Crc { .. }) => return Ok(At::Bad("body CRC")),
             }
         }
+    }
+    /// Whether the record that `look` found lacks sectors behind its body, which the CRC does not cover: its write was cut off, so nobody
+    /// was told of it. A sector that was not written reads as zeros, since the log's end lies in zeros.
+    pub fn is_torn(&self) -> bool {
+        let record = self.record();
+        let base = self.buf[(self.at - self.buf_at) as usize..].as_ptr() as usize;
+        let topic = record.topic.as_ptr() as usize - base;
+        let properties = topic + record.topic.len() + size_of::<i16>();
+        let lacks = |from: usize, to: usize| {
+            let (mut from, end) = (self.at + from as u64, self.at + to as u64);
+            while from < end {
+                let to = (from - from % SECTOR_BYTES + SECTOR_BYTES).min(end);
+                let part = &self.buf[(from - self.buf_at) as usize..(to - self.buf_at) as usize];
+                if part.iter().all(|b| *b == 0) {
+                    return true;
+                }
+                from = to;
+            }
+            false
+        };
+        lacks(topic, topic + record.topic.len()) || lacks(properties, record.bytes)
     }
     /// The record that `look` found.
     pub fn record(&self) -> Record<'_> {

@@ -63,7 +63,7 @@ struct Queue<I: Io> {
     renumbered: Vec<(u64, Entry)>,
 }
 
-/// Where the walk starts, which entries are trusted, below what a bad record is damage.
+/// Where the walk starts, which entries are trusted, below what a bad record is damage (0: nowhere).
 #[derive(Clone, Copy, Debug)]
 struct Start {
     at: u64,
@@ -135,7 +135,7 @@ impl<'a, I: Io> Recovery<'a, I> {
             cursor.seek(known);
             if matches!(cursor.look().await?, At::Record(_)) && cursor.at() == known {
                 let trust_below = if self.clean { u64::MAX } else { known };
-                return Ok(Start { at: known, trust_below, mark: known });
+                return Ok(Start { at: known, trust_below, mark: known + 1 });
             }
             self.report.note(format!(
                 "no record at {known}, which the checkpoint names; its segment is walked from its start"
@@ -145,7 +145,8 @@ impl<'a, I: Io> Recovery<'a, I> {
             return Ok(Start { at: min, trust_below: u64::MAX, mark: 0 }); // refined by the queues
         }
         let at = self.segment_to_start_at(&mut cursor, known).await?;
-        Ok(Start { at, trust_below: if self.clean { u64::MAX } else { at }, mark: known })
+        let mark = if known > 0 { known + 1 } else { 0 };
+        Ok(Start { at, trust_below: if self.clean { u64::MAX } else { at }, mark })
     }
 
     /// The start of the newest segment whose first record is below what is known to be synced: by position if there is one, by time
@@ -194,7 +195,7 @@ impl<'a, I: Io> Recovery<'a, I> {
         let Some(newest) = self.queues.iter().filter_map(|q| q.last_phy).max() else {
             return Ok(Start { at: if self.queues.is_empty() { self.segments.min() } else { start.at }, ..start });
         };
-        let mark = start.mark.max(newest);
+        let mark = start.mark.max(newest + 1);
         if self.checkpoint.logics_phy.0 > 0 {
             return Ok(Start { mark, ..start });
         }
@@ -325,20 +326,22 @@ impl<'a, I: Io> Recovery<'a, I> {
         (self.report.cut_at, self.report.cut_why) = (None, None);
         loop {
             let bytes = match cursor.look().await? {
+                At::Record(_) if !self.clean && cursor.at() >= mark && cursor.is_torn() => {
+                    self.cut_log(cursor.at(), "its last sectors are missing");
+                    break;
+                }
                 At::Record(bytes) => bytes,
                 At::End => break,
                 At::Bad(what) => {
                     let bad = cursor.at();
-                    if bad <= mark && cursor.find_next().await? {
+                    if bad < mark && cursor.find_next().await? {
                         let to = cursor.at();
                         self.report.note(format!("log {bad}..{to}: {what}; stepped over, all around it is kept"));
                         self.report.damaged.push((bad, to));
                         continue;
                     }
                     cursor.seek(bad);
-                    self.report.note(format!("log cut at {bad}: {what}"));
-                    self.report.cut_at = Some(bad);
-                    self.report.cut_why = Some(what.to_owned());
+                    self.cut_log(bad, what);
                     break;
                 }
             };
@@ -362,6 +365,12 @@ impl<'a, I: Io> Recovery<'a, I> {
         self.report.scanned_bytes = cursor.at() - from;
         self.settle_renumbered().await?;
         Ok(cursor.at())
+    }
+
+    fn cut_log(&mut self, at: u64, what: &str) {
+        self.report.note(format!("log cut at {at}: {what}"));
+        self.report.cut_at = Some(at);
+        self.report.cut_why = Some(what.to_owned());
     }
 
     /// One record of the walk. The log is the order: an entry is there already when its record starts at or below the queue's last
