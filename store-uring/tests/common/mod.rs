@@ -151,6 +151,29 @@ impl Store {
         self.sync().await?;
         checkpoint::mark_clean(&self.io, &self.config.root).await
     }
+    /// A deleted topic: its numbering starts anew.
+    pub fn forget(&mut self, topic: &str, queue: u32) {
+        self.log.set_next(key(topic, queue), QueueOffset(0));
+    }
+    /// All that can be pulled; nothing in the place of a record that is refused.
+    pub async fn read_all_but_corrupt(&self) -> Model {
+        let reader = LogReader::new(self.io.clone(), &self.config);
+        let mut model = Model::new();
+        for (id, q) in &self.queues {
+            let bodies = model.entry(id.clone()).or_insert_with(Vec::new);
+            for at in q.min().0..q.max().0 {
+                let (mut entries, mut out) = (Vec::new(), Vec::new());
+                q.read(QueueOffset(at), 1, &mut entries).await.expect("readable");
+                let entry = entries[0];
+                let _ = reader.read_record(entry.phy, entry.bytes, self.log.written(), &mut out).await;
+                bodies.push(match record::parse(&out, true) {
+                    Ok(record::Found::Record(r)) => r.body.to_vec(),
+                    _ => Vec::new(),
+                });
+            }
+        }
+        model
+    }
     /// All that can be pulled, and that each record is right: its offsets, its place, found by its unique key.
     pub async fn read_all(&self) -> Model {
         let reader = LogReader::new(self.io.clone(), &self.config);

@@ -1,0 +1,285 @@
+//! Files that someone or something damaged while the store was stopped, cleanly or not: it starts, tells, and serves all records.
+#![cfg(feature = "sim")]
+mod common;
+use common::*;
+use std::path::PathBuf;
+use uringmq_store::StoreError;
+use uringmq_store::checkpoint;
+use uringmq_store::io::Io;
+use uringmq_store::io::sim::{Faults, SimIo, block_on};
+
+const FILE_BYTES: usize = 200;
+
+/// 35 records in A/0 (four queue files), 12 in B/1; the last record of the log is one of A/0.
+fn prepared(clean: bool) -> (SimIo, Model) {
+    let io = SimIo::new(1, Faults::none());
+    let mut model = Model::new();
+    block_on(async {
+        let mut store = Store::open(io.clone(), config()).await.unwrap();
+        for n in 0..35 {
+            for (topic, queue) in [("B", 1), ("A", 0)] {
+                if topic == "A" || n < 12 {
+                    let bodies = [body(topic, queue, n)];
+                    store.put(topic, queue, &bodies, true).await.unwrap();
+                    model.entry((topic.to_owned(), queue)).or_default().extend(bodies);
+                }
+            }
+        }
+        store.sync().await.unwrap();
+        if clean {
+            store.stop().await.unwrap();
+        }
+    });
+    (io, model)
+}
+
+fn queue_file(n: usize) -> PathBuf {
+    queue_dir("A", 0).join(format!("{:020}", n * FILE_BYTES))
+}
+
+/// Opens, compares, goes on, and opens again.
+fn check(io: &SimIo, model: &Model, what: &str) -> Vec<String> {
+    block_on(async {
+        let mut store = Store::open(io.clone(), config()).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!(store.read_all().await, *model, "{what}");
+        let notes = store.opened.report.notes.clone();
+        let mut more = model.clone();
+        let first = model[&("A".to_owned(), 0)].len();
+        let bodies: Vec<_> = (first..first + 12).map(|n| body("A", 0, n)).collect();
+        store.put("A", 0, &bodies, true).await.unwrap();
+        more.get_mut(&("A".to_owned(), 0)).unwrap().extend(bodies);
+        assert_eq!(store.read_all().await, more, "{what}, then more");
+        store.stop().await.unwrap();
+        let store = Store::open(io.clone(), config()).await.unwrap();
+        assert_eq!(store.read_all().await, more, "{what}, opened again");
+        assert_eq!(store.opened.report.queue_entries_rebuilt, 0, "{what}: nothing is left to repair");
+        notes
+    })
+}
+
+#[test]
+fn queue_files_of_every_wrong_kind_are_built_again() {
+    type Damage = fn(&SimIo);
+    let damages: [(&str, Damage); 14] = [
+        ("a zero-filled next file", |io| io.plant(&queue_file(4), &[0; FILE_BYTES])),
+        ("two zero-filled next files", |io| {
+            io.plant(&queue_file(4), &[0; FILE_BYTES]);
+            io.plant(&queue_file(5), &[0; FILE_BYTES]);
+        }),
+        ("the last file empty", |io| io.plant(&queue_file(3), &[])),
+        ("the last file of 7 bytes", |io| io.plant(&queue_file(3), &[0; 7])),
+        ("the last file cut at an entry", |io| {
+            let whole = io.contents(&queue_file(3)).unwrap();
+            io.plant(&queue_file(3), &whole[..60]);
+        }),
+        ("the last file too long", |io| {
+            let whole = io.contents(&queue_file(3)).unwrap();
+            io.plant(&queue_file(3), &[&whole[..], &[0; 20]].concat());
+        }),
+        ("the last file zero-filled", |io| io.plant(&queue_file(3), &[0; FILE_BYTES])),
+        ("the last file's end zero-filled", |io| {
+            let whole = io.contents(&queue_file(3)).unwrap();
+            io.plant(&queue_file(3), &[&whole[..40], &[0; 160]].concat());
+        }),
+        ("the last file missing", |io| block_on(io.remove(&queue_file(3))).unwrap()),
+        ("a middle file missing", |io| block_on(io.remove(&queue_file(1))).unwrap()),
+        ("a middle file short", |io| io.plant(&queue_file(1), &[1; 100])),
+        ("the first file missing", |io| block_on(io.remove(&queue_file(0))).unwrap()),
+        ("the first two files missing", |io| {
+            block_on(io.remove(&queue_file(0))).unwrap();
+            block_on(io.remove(&queue_file(1))).unwrap();
+        }),
+        ("all files missing", |io| (0..4).for_each(|n| block_on(io.remove(&queue_file(n))).unwrap())),
+    ];
+    for clean in [true, false] {
+        for (what, damage) in damages {
+            let (io, model) = prepared(clean);
+            damage(&io);
+            check(&io, &model, &format!("{what}, clean {clean}"));
+        }
+    }
+}
+
+#[test]
+fn queues_of_another_file_size_are_built_again() {
+    for clean in [true, false] {
+        for merged in [2, 4] {
+            let (io, model) = prepared(clean);
+            let all: Vec<u8> = (0..4).flat_map(|n| io.contents(&queue_file(n)).unwrap()).collect();
+            (0..4).for_each(|n| block_on(io.remove(&queue_file(n))).unwrap());
+            for (i, file) in all.chunks(merged * FILE_BYTES).enumerate() {
+                io.plant(&queue_file(i * merged), file);
+            }
+            let notes = check(&io, &model, &format!("{merged} in one, clean {clean}"));
+            assert!(notes.iter().any(|n| n.contains("another length")), "{notes:?}");
+        }
+    }
+}
+
+#[test]
+fn missing_derived_directories_and_checkpoints_are_no_matter() {
+    let removals: [&[&str]; 6] = [
+        &["/s/consumequeue"],
+        &["/s/index"],
+        &["/s/checkpoint"],
+        &["/s/consumequeue", "/s/index"],
+        &["/s/consumequeue", "/s/index", "/s/checkpoint"],
+        &["/s/consumequeue/A"],
+    ];
+    for clean in [true, false] {
+        for removal in removals {
+            let (io, model) = prepared(clean);
+            for path in io.paths().into_iter().rev() {
+                if removal.iter().any(|r| path.starts_with(r)) {
+                    block_on(async {
+                        if io.metadata(&path).await.unwrap().is_dir {
+                            io.remove_dir(&path).await.unwrap();
+                        } else {
+                            io.remove(&path).await.unwrap();
+                        }
+                    });
+                }
+            }
+            check(&io, &model, &format!("without {removal:?}, clean {clean}"));
+        }
+    }
+}
+
+#[test]
+fn strangers_among_the_files_are_ignored_and_named() {
+    let (io, model) = prepared(true);
+    for path in ["commitlog/abc", "consumequeue/A/0/.DS_Store", "consumequeue/A/x/y", "consumequeue/z", "index/q"] {
+        io.plant(&PathBuf::from("/s").join(path), b"?");
+    }
+    let notes = check(&io, &model, "strangers");
+    for name in ["abc", ".DS_Store", "A/x", "index/q"] {
+        assert!(notes.iter().any(|n| n.contains(name)), "{name}: {notes:?}");
+    }
+}
+
+#[test]
+fn damage_below_the_mark_is_stepped_over_and_told() {
+    for clean in [true, false] {
+        let (io, model) = prepared(clean);
+        // Without the checkpoint's help all is walked; the mark stays, since the checkpoint says how far all was synced.
+        block_on(io.remove(&queue_file(0))).unwrap();
+        let starts: Vec<u64> = (0..4).map(|n| n * 8192).collect();
+        let log = |n: u64| PathBuf::from("/s/commitlog").join(format!("{:020}", starts[n as usize]));
+        let record =
+            io.contents(&log(1)).unwrap().windows(4).position(|w| w == [0xDA, 0xA3, 0x20, 0xA7]).unwrap() as u64;
+        assert!(io.flip_bit(&log(1), record + 90, 3));
+        let store = block_on(Store::open(io.clone(), config())).unwrap();
+        let report = &store.opened.report;
+        assert_eq!(report.damaged.len(), 1, "{report:?}");
+        assert_eq!(report.cut_at, None);
+        let end = 8192 + record - 4;
+        assert_eq!(report.damaged[0].0, end, "its exact position");
+        let found = block_on(store.read_all_but_corrupt());
+        for (id, bodies) in &model {
+            let there = &found[id];
+            assert_eq!(there.len(), bodies.len(), "{id:?} keeps its numbering");
+            let lost = there.iter().zip(bodies).filter(|(a, b)| a != b).count();
+            assert_eq!(lost, (id.0 == "A") as usize, "{id:?}");
+        }
+    }
+}
+
+#[test]
+fn a_torn_tail_is_cut_and_appends_go_on() {
+    for garbage in 0..4 {
+        let (io, model) = prepared(false);
+        let log = PathBuf::from("/s/commitlog/00000000000000008192");
+        let end = block_on(Store::open(io.after_kill(), config())).unwrap().opened.end.0;
+        let name = PathBuf::from("/s/commitlog").join(format!("{:020}", end - end % 8192));
+        let mut whole = io.contents(&name).unwrap();
+        let at = (end % 8192) as usize;
+        let old = io.contents(&log).unwrap();
+        match garbage {
+            0 => whole[at..at + 100].fill(0xFF),
+            1 => whole[at..at + 300].copy_from_slice(&old[..300]), // a record of another place
+            2 => whole[at..at + 8].copy_from_slice(&[0, 0, 1, 0, 0xDA, 0xA3, 0x20, 0xA7]),
+            _ => whole[at..at + 8].copy_from_slice(&[0x7F, 0xFF, 0xFF, 0xFF, 0xDA, 0xA3, 0x20, 0xA7]),
+        }
+        io.plant(&name, &whole);
+        let opened = block_on(Store::open(io.after_kill(), config())).unwrap().opened;
+        assert_eq!((opened.end.0, opened.report.cut_at), (end, Some(end)), "garbage {garbage}");
+        check(&io, &model, &format!("garbage {garbage}"));
+    }
+}
+
+#[test]
+fn a_log_of_another_segment_size_is_refused_and_the_key_named() {
+    let (io, _) = prepared(true);
+    let path = PathBuf::from("/s/commitlog/00000000000000008192");
+    let whole = io.contents(&path).unwrap();
+    io.plant(&path, &whole[..4096]);
+    let Err(StoreError::Refused { path: named, what }) = block_on(Store::open(io.clone(), config())).map(|_| ()) else {
+        panic!("not refused");
+    };
+    assert_eq!(named, path);
+    assert!(what.contains("mappedFileSizeCommitLog") && what.contains("4096"), "{what}");
+    let (io, model) = prepared(true);
+    let last = io.paths().into_iter().rfind(|p| p.parent() == Some(&PathBuf::from("/s/commitlog"))).unwrap();
+    let next = last.file_name().unwrap().to_str().unwrap().parse::<u64>().unwrap() + 8192;
+    io.plant(&PathBuf::from(format!("/s/commitlog/{next:020}")), &[]);
+    check(&io, &model, "an empty last segment");
+}
+
+#[test]
+fn a_missing_middle_segment_lets_the_log_start_behind_it() {
+    for clean in [true, false] {
+        let (io, mut model) = prepared(clean);
+        block_on(async {
+            let mut store = Store::open(io.clone(), config()).await.unwrap();
+            let bodies: Vec<_> = (35..75).map(|n| body("A", 0, n)).collect();
+            for one in &bodies {
+                store.put("A", 0, std::slice::from_ref(one), true).await.unwrap();
+            }
+            model.get_mut(&("A".to_owned(), 0)).unwrap().extend(bodies);
+            store.sync().await.unwrap();
+            if clean {
+                store.stop().await.unwrap();
+            }
+        });
+        block_on(io.remove(&PathBuf::from("/s/commitlog/00000000000000008192"))).unwrap();
+        let store = block_on(Store::open(io.clone(), config())).unwrap();
+        assert_eq!(store.opened.min.0, 16384);
+        assert!(store.opened.report.notes.iter().any(|n| n.contains("missing")));
+        let (q, bodies) = (&store.queues[&("A".to_owned(), 0)], &model[&("A".to_owned(), 0)]);
+        assert_eq!(q.max().0 as usize, bodies.len());
+        assert!(q.min().0 > 35 && q.min().0 < 75);
+        let found = block_on(store.read_all());
+        assert_eq!(found[&("A".to_owned(), 0)], bodies[q.min().0 as usize..]);
+    }
+}
+
+#[test]
+fn queues_without_a_log_are_refused() {
+    let (io, _) = prepared(true);
+    for path in io.paths().into_iter().filter(|p| p.parent() == Some(&PathBuf::from("/s/commitlog"))) {
+        block_on(io.remove(&path)).unwrap();
+    }
+    let error = block_on(Store::open(io.clone(), config())).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("storePathCommitLog"), "{error}");
+}
+
+#[test]
+fn a_topic_made_again_is_numbered_from_its_second_life() {
+    let (io, _) = prepared(true);
+    block_on(async {
+        let mut store = Store::open(io.clone(), config()).await.unwrap();
+        let q = store.queues.remove(&("A".to_owned(), 0)).unwrap();
+        q.destroy().await.unwrap();
+        store.forget("A", 0);
+        for n in 0..13 {
+            store.put("A", 0, &[body("A", 0, n)], true).await.unwrap();
+        }
+        drop(store); // killed: the checkpoint still stands before the deletion
+        let store = Store::open(io.clone(), config()).await.unwrap();
+        let found = store.read_all().await;
+        assert_eq!(found[&("A".to_owned(), 0)], (0..13).map(|n| body("A", 0, n)).collect::<Vec<_>>());
+        checkpoint::write(&io, &config().root, &checkpoint::Checkpoint::default()).await.unwrap();
+        let store = Store::open(io.clone(), config()).await.unwrap();
+        assert_eq!(store.read_all().await, found, "the whole log walked");
+    });
+}
