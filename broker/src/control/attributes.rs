@@ -1,0 +1,185 @@
+//! Topic and group attributes: the text `+key=value,-key`, which keys there are, and what may be changed. Pure.
+//! Source: behaviour sheet 3.8; the beginnings of the error texts are part of the contract.
+use std::collections::BTreeMap;
+
+/// What a topic carries besides its numbers; the key without its sign.
+pub type Attributes = BTreeMap<String, String>;
+
+/// What a key's value may be.
+enum Kind {
+    OneOf(&'static [&'static str]),
+    /// A whole number not below this.
+    Long(i64),
+}
+
+/// One known key.
+struct Rule {
+    key: &'static str,
+    changeable: bool,
+    kind: Kind,
+}
+
+pub const MESSAGE_TYPE: &str = "message.type";
+pub const MIXED: &str = "MIXED";
+
+const TOPIC_RULES: &[Rule] = &[
+    Rule { key: "queue.type", changeable: false, kind: Kind::OneOf(&["BatchCQ", "SimpleCQ"]) },
+    Rule { key: "cleanup.policy", changeable: false, kind: Kind::OneOf(&["DELETE", "COMPACTION"]) },
+    Rule {
+        key: MESSAGE_TYPE,
+        changeable: true,
+        kind: Kind::OneOf(&["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", MIXED]),
+    },
+    Rule { key: "reserve.time", changeable: true, kind: Kind::Long(-1) },
+    Rule { key: "lite.topic.expiration", changeable: true, kind: Kind::Long(-1) },
+];
+
+/// Groups know no attribute in this line.
+const GROUP_RULES: &[Rule] = &[];
+
+/// Splits the header's text into signed keys and values: `+a=b,-c` gives `+a` -> `b`, `-c` -> ``. Blank text gives nothing.
+///
+/// # Errors
+/// The remark: a piece that is neither `+key=value` nor `-key`, or a key that stands twice.
+pub fn parse(text: &str) -> Result<Attributes, String> {
+    let mut signed = Attributes::new();
+    for piece in text.split(',').filter(|_| !text.trim().is_empty()) {
+        let (key, value) = match piece.split_once('=') {
+            Some((key, value)) if key.starts_with('+') => (key, value),
+            Some(_) => return Err(format!("add/alter attribute format is wrong: {piece}")),
+            None if piece.starts_with('-') => (piece, ""),
+            None => return Err(format!("delete attribute format is wrong: {piece}")),
+        };
+        let bare = &key[1..];
+        if bare.is_empty() {
+            return Err(format!("add/alter attribute format is wrong: {piece}"));
+        }
+        if signed.keys().any(|other| &other[1..] == bare) {
+            return Err(format!("key duplication: {bare}"));
+        }
+        signed.insert(key.to_owned(), value.to_owned());
+    }
+    Ok(signed)
+}
+
+/// The attributes of a topic after `signed` was applied to `current` (`None`: it is being created).
+///
+/// # Errors
+/// The remark.
+pub fn alter_topic(current: Option<&Attributes>, signed: &Attributes) -> Result<Attributes, String> {
+    alter(TOPIC_RULES, current, signed)
+}
+
+/// As [`alter_topic`] for a subscription group.
+pub fn alter_group(current: Option<&Attributes>, signed: &Attributes) -> Result<Attributes, String> {
+    alter(GROUP_RULES, current, signed)
+}
+
+fn alter(rules: &[Rule], current: Option<&Attributes>, signed: &Attributes) -> Result<Attributes, String> {
+    let mut after = current.cloned().unwrap_or_default();
+    for (signed_key, value) in signed {
+        let (sign, key) = match signed_key.chars().next() {
+            Some(sign @ ('+' | '-')) => (sign, &signed_key[1..]),
+            _ => return Err(format!("wrong format key: {signed_key}")),
+        };
+        if current.is_none() && sign == '-' {
+            return Err(format!("only add attribute is supported while creating topic. key: {key}"));
+        }
+        let Some(rule) = rules.iter().find(|rule| rule.key == key) else {
+            return Err(format!("unsupported key: {key}"));
+        };
+        let unchanged = sign == '+' && after.get(key) == Some(value);
+        if current.is_some() && !rule.changeable && !unchanged {
+            return Err(format!("attempt to update an unchangeable attribute. key: {key}"));
+        }
+        if sign == '-' {
+            if after.remove(key).is_none() {
+                return Err(format!("attempt to delete a nonexistent key: {key}"));
+            }
+            continue;
+        }
+        check_value(rule, value)?;
+        after.insert(key.to_owned(), value.clone());
+    }
+    Ok(after)
+}
+
+fn check_value(rule: &Rule, value: &str) -> Result<(), String> {
+    match rule.kind {
+        Kind::OneOf(values) if values.contains(&value) => Ok(()),
+        Kind::OneOf(values) => Err(format!("value is not in set: {values:?}")),
+        Kind::Long(min) => match value.parse::<i64>() {
+            Ok(number) if number >= min => Ok(()),
+            _ => Err(format!("value is not a number from {min}: {value}")),
+        },
+    }
+}
+
+/// The message.type that `signed` asks for.
+pub fn asks_mixed(signed: &Attributes) -> bool {
+    ["+message.type", MESSAGE_TYPE].iter().any(|key| signed.get(*key).is_some_and(|value| value == MIXED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> Attributes {
+        pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
+    }
+
+    #[test]
+    fn the_text_form() {
+        assert_eq!(parse("").unwrap(), map(&[]));
+        assert_eq!(parse("  ").unwrap(), map(&[]));
+        assert_eq!(parse("+a=b,-c").unwrap(), map(&[("+a", "b"), ("-c", "")]));
+        assert_eq!(parse("+a=b=c").unwrap(), map(&[("+a", "b=c")]));
+        for bad in ["a=b", "-a=b", "+=b", "-"] {
+            assert!(parse(bad).unwrap_err().starts_with("add/alter attribute format is wrong: "), "{bad}");
+        }
+        for bad in ["a", "+a", "+a=b,,-c"] {
+            assert!(parse(bad).unwrap_err().starts_with("delete attribute format is wrong: "), "{bad}");
+        }
+        assert!(parse("+a=b,-a").unwrap_err().starts_with("key duplication: "));
+    }
+
+    #[test]
+    fn a_new_topic_takes_only_known_keys_with_known_values() {
+        let given = map(&[("+queue.type", "BatchCQ"), ("+message.type", "FIFO"), ("+reserve.time", "-1")]);
+        let made = map(&[("queue.type", "BatchCQ"), ("message.type", "FIFO"), ("reserve.time", "-1")]);
+        assert_eq!(alter_topic(None, &given).unwrap(), made);
+        for (key, value, begins) in [
+            ("+nobody.knows", "1", "unsupported key: "),
+            ("-message.type", "", "only add attribute is supported while creating topic. key: "),
+            ("+message.type", "fifo", "value is not in set: "),
+            ("+reserve.time", "-2", "value is not a number"),
+            ("+reserve.time", "x", "value is not a number"),
+            ("message.type", "FIFO", "wrong format key: "),
+        ] {
+            assert!(alter_topic(None, &map(&[(key, value)])).unwrap_err().starts_with(begins), "{key}={value}");
+        }
+    }
+
+    #[test]
+    fn an_old_topic_keeps_what_cannot_change() {
+        let old = map(&[("queue.type", "SimpleCQ"), ("message.type", "FIFO")]);
+        let after = alter_topic(Some(&old), &map(&[("+message.type", "DELAY")])).unwrap();
+        assert_eq!(after["message.type"], "DELAY");
+        let after = alter_topic(Some(&old), &map(&[("-message.type", "")])).unwrap();
+        assert!(!after.contains_key("message.type"));
+        assert_eq!(alter_topic(Some(&old), &map(&[("+queue.type", "SimpleCQ")])).unwrap(), old, "the same value");
+        for (key, value, begins) in [
+            ("+queue.type", "BatchCQ", "attempt to update an unchangeable attribute. key: "),
+            ("-queue.type", "", "attempt to update an unchangeable attribute. key: "),
+            ("-reserve.time", "", "attempt to delete a nonexistent key: "),
+        ] {
+            assert!(alter_topic(Some(&old), &map(&[(key, value)])).unwrap_err().starts_with(begins), "{key}={value}");
+        }
+    }
+
+    #[test]
+    fn mixed_is_seen_with_and_without_its_sign() {
+        assert!(asks_mixed(&map(&[("+message.type", "MIXED")])) && asks_mixed(&map(&[("message.type", "MIXED")])));
+        assert!(!asks_mixed(&map(&[("+message.type", "FIFO")])));
+    }
+}

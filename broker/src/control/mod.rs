@@ -1,0 +1,397 @@
+//! The control role, on shard 0: the only mutator of topics, groups and client membership. Changes are made in its own tables, then
+//! published to every shard as immutable snapshots, saved, and told to the NameServers. Source: behaviour sheet 2.3 to 2.5, 5.
+pub mod assign;
+pub mod attributes;
+pub mod clients;
+pub mod groups;
+pub mod locks;
+pub mod making;
+pub mod modes;
+pub mod persist;
+pub mod progress;
+pub mod topics;
+
+use crate::Io;
+use crate::config::BrokerConfig;
+use crate::error::BrokerError;
+use crate::mesh::Msg;
+use crate::registration::{self, Registration};
+use crate::shard::Shard;
+use crate::snapshot::{Group, GroupTable, Topic};
+use clients::{Clients, Left};
+use glommio::timer::Timer;
+use groups::{AutoCreate, Groups};
+use hashbrown::HashMap;
+use locks::Locks;
+use making::{Deletions, Making};
+use modes::Modes;
+use persist::{OffsetsFile, Saver};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use topics::{Policy, Topics};
+use tracing::{debug, info};
+use uringmq_proto::body::MessageQueue;
+use uringmq_proto::body::group::SubscriptionGroupConfig;
+use uringmq_proto::body::heartbeat::MessageModel;
+use uringmq_proto::codes::request;
+use uringmq_proto::command::Value;
+use uringmq_proto::names::{self, BootNames};
+use uringmq_remoting::ConnId;
+use uringmq_store::StoreError;
+use uringmq_store::io::Io as _;
+use uringmq_store::open::QueueState;
+
+pub use persist::load_offsets;
+
+/// Clients are looked through so often for silent ones.
+const SCAN: Duration = Duration::from_secs(10);
+/// The longest that an answer waits for the NameServers that answered last time.
+const TELL_MAX: Duration = Duration::from_secs(1);
+
+/// State of the control role. No cell is borrowed across an await.
+pub struct Control {
+    pub topics: RefCell<Topics>,
+    pub groups: RefCell<Groups>,
+    pub clients: RefCell<Clients>,
+    pub locks: RefCell<Locks<MessageQueue>>,
+    pub modes: RefCell<Modes>,
+    pub registration: Registration,
+    pub making: Making,
+    pub deletions: Rc<Deletions>,
+    /// The groups as published last.
+    published: RefCell<HashMap<Arc<str>, Arc<Group>>>,
+    topics_file: Saver,
+    groups_file: Saver,
+    modes_file: Saver,
+    offsets_file: OffsetsFile,
+    stopping: Cell<bool>,
+}
+
+/// A change of the topics that was published. Its answer waits by [`Control::settle`].
+#[must_use]
+#[derive(Clone, Copy, Debug)]
+pub struct Change {
+    saved: u64,
+    told: u64,
+}
+
+impl Control {
+    /// Reads the tables of `<root>/config/`. `queues` are those that have files.
+    ///
+    /// # Errors
+    /// A table that is there but unreadable, as its backup is too: the broker must not start from nothing.
+    pub async fn load(io: &Io, config: &BrokerConfig, queues: &[QueueState]) -> Result<Self, StoreError> {
+        let root = &config.store_root;
+        let now_ms = io.now_ms();
+        let file = persist::read(io, root, "topics.json", topics::parse_file).await?;
+        let (topics, topics_made) =
+            Topics::load(&names::boot_topics(&boot_names(config)), file, on_disk(queues), now_ms);
+        let file = persist::read(io, root, "subscriptionGroup.json", groups::parse_file).await?;
+        let (groups, groups_made) = Groups::load(file, now_ms);
+        let modes = Modes::load(persist::read(io, root, "messageRequestMode.json", modes::parse_file).await?);
+        info!(topics = topics.count(), groups = groups.count(), "tables loaded");
+        let control = Control {
+            topics: RefCell::new(topics),
+            groups: RefCell::new(groups),
+            clients: RefCell::default(),
+            locks: RefCell::default(),
+            modes: RefCell::new(modes),
+            registration: Registration::default(),
+            making: Making::default(),
+            deletions: Rc::default(),
+            published: RefCell::default(),
+            topics_file: Saver::new("topics.json"),
+            groups_file: Saver::new("subscriptionGroup.json"),
+            modes_file: Saver::new("messageRequestMode.json"),
+            offsets_file: OffsetsFile::default(),
+            stopping: Cell::new(false),
+        };
+        if topics_made {
+            control.topics_file.want();
+        }
+        if groups_made {
+            control.groups_file.want();
+        }
+        Ok(control)
+    }
+
+    /// Shows all tables to every shard.
+    pub fn publish(&self, shard: &Shard) {
+        self.publish_topics(shard);
+        let names: Vec<Arc<str>> = self.groups.borrow().all().keys().cloned().collect();
+        self.publish_groups(shard, &names);
+    }
+
+    /// Shows the topics to every shard; this one sees them at once.
+    pub fn publish_topics(&self, shard: &Shard) {
+        let table = self.topics.borrow().snapshot();
+        *shard.topics.borrow_mut() = table.clone();
+        shard.mesh.push_all(|| Msg::Topics(table.clone()));
+    }
+
+    /// Shows the groups to every shard, of which `changed` may have changed; this one sees them at once.
+    pub fn publish_groups(&self, shard: &Shard, changed: &[Arc<str>]) {
+        let mut published = self.published.borrow_mut();
+        let (groups, clients) = (self.groups.borrow(), self.clients.borrow());
+        for name in changed {
+            match groups.get(name) {
+                None => drop(published.remove(name)),
+                Some(config) => {
+                    let online = clients.group(name).map(clients::ConsumerGroup::online);
+                    let forbidden = groups.unreadable(name);
+                    let group = Group { name: name.clone(), config: config.clone(), online, forbidden };
+                    published.insert(name.clone(), Arc::new(group));
+                }
+            }
+        }
+        let table = Arc::new(GroupTable { by_name: published.clone() });
+        *shard.groups.borrow_mut() = table.clone();
+        shard.mesh.push_all(|| Msg::Groups(table.clone()));
+    }
+
+    /// Topics were made or altered: publishes, saves, and tells the NameServers about these.
+    pub fn topics_changed(&self, shard: &Shard, names: &[Arc<str>]) -> Change {
+        self.publish_topics(shard);
+        Change { saved: self.topics_file.want(), told: self.registration.announce(names) }
+    }
+
+    /// Topics were deleted: as [`Control::topics_changed`], but the NameServers get the whole table.
+    pub fn topics_deleted(&self, shard: &Shard) -> Change {
+        self.publish_topics(shard);
+        Change { saved: self.topics_file.want(), told: self.registration.announce_all() }
+    }
+
+    /// Topics were made but must not be seen before they are saved; the ticket is for [`Control::topics_saved`].
+    pub fn topics_made(&self) -> u64 {
+        self.topics_file.want()
+    }
+
+    pub async fn topics_saved(&self, ticket: u64) -> Result<(), BrokerError> {
+        self.topics_file.saved(ticket).await
+    }
+
+    /// Waits until a change is on stable storage and known to the NameServers that answer; a dead one is not waited for.
+    ///
+    /// # Errors
+    /// When it cannot be saved.
+    pub async fn settle(&self, change: Change) -> Result<(), BrokerError> {
+        self.topics_file.saved(change.saved).await?;
+        self.registration.settled(change.told, TELL_MAX).await;
+        Ok(())
+    }
+
+    /// Groups were made, altered or deleted: publishes and saves; the ticket is for [`Control::groups_saved`].
+    pub fn groups_changed(&self, shard: &Shard, names: &[Arc<str>]) -> u64 {
+        self.publish_groups(shard, names);
+        self.groups_file.want()
+    }
+
+    pub async fn groups_saved(&self, ticket: u64) -> Result<(), BrokerError> {
+        self.groups_file.saved(ticket).await
+    }
+
+    /// A request mode was set: saves, and waits for it.
+    pub async fn modes_changed(&self) -> Result<(), BrokerError> {
+        let ticket = self.modes_file.want();
+        self.modes_file.saved(ticket).await
+    }
+
+    /// Whether a group consumes orderly just now.
+    pub fn is_locked(&self, group: &str, now_ms: i64) -> bool {
+        self.locks.borrow().any_live(group, now_ms)
+    }
+}
+
+/// What the configuration says about making topics.
+pub fn policy(config: &BrokerConfig) -> Policy {
+    Policy { guard_system_topics: config.validate_system_topic, mixed: config.mixed_message_type }
+}
+
+/// Which groups come into being by being asked for.
+pub fn auto_create(config: &BrokerConfig) -> AutoCreate {
+    AutoCreate { any: config.auto_create_group, system: config.create_sys_group }
+}
+
+fn boot_names(config: &BrokerConfig) -> BootNames<'_> {
+    BootNames {
+        cluster: &config.cluster_name,
+        broker: &config.broker_name,
+        auto_create: config.auto_create_topic,
+        cluster_topic: config.cluster_topic,
+        broker_topic: config.broker_topic,
+        trace_topic: config.trace_topic.then_some(config.trace_topic_name.as_str()),
+        timer_wheel: config.timer_wheel,
+        default_queues: config.default_topic_queues,
+        revive_queues: config.revive_queues,
+    }
+}
+
+/// A topic that the broker needs for itself (dead letters and the like), made readable and writable when missing, published and on its
+/// way to the disk and the NameServers. On shard 0.
+///
+/// # Errors
+/// A name that no topic may have.
+pub fn ensure_topic(shard: &Shard, name: &str, queues: i32, sys_flag: i32) -> Result<Arc<Topic>, BrokerError> {
+    let control = shard.control();
+    let ensured = control.topics.borrow_mut().ensure(name, queues, sys_flag, None, shard.now_ms());
+    let (topic, made) = ensured.map_err(|e| BrokerError::refused(e.code(), e.to_string()))?;
+    if made {
+        let _ = control.topics_changed(shard, std::slice::from_ref(&topic.name));
+    }
+    Ok(topic)
+}
+
+/// The configuration of a group, made when it is unknown and may come into being. On shard 0.
+pub fn ensure_group(shard: &Shard, name: &str) -> Option<SubscriptionGroupConfig> {
+    let control = shard.control();
+    let auto = auto_create(&shard.config.borrow());
+    let found = control.groups.borrow_mut().find_or_make(name, auto, shard.now_ms()).map(|(c, made)| (c.clone(), made));
+    let (config, made) = found?;
+    if made {
+        let _ = control.groups_changed(shard, &[name.into()]);
+    }
+    Some(config)
+}
+
+/// Topics that have queue files, with the number of queues that their highest id stands for.
+fn on_disk(queues: &[QueueState]) -> impl Iterator<Item = (String, u32)> {
+    let mut topics: std::collections::BTreeMap<&str, u32> = std::collections::BTreeMap::new();
+    for queue in queues {
+        let count = topics.entry(&queue.topic).or_default();
+        *count = (*count).max(queue.queue.saturating_add(1));
+    }
+    topics.into_iter().map(|(name, count)| (name.to_owned(), count))
+}
+
+pub fn is_stopping(shard: &Shard) -> bool {
+    shard.control().stopping.get()
+}
+
+/// Starts the savers, the periodic tasks and the registration; on shard 0, once it can be connected to. Returns when the NameServers
+/// that answer know the broker, or after a second.
+pub async fn start(shard: &Rc<Shard>) {
+    let savers: [(fn(&Control) -> &Saver, fn(&Control) -> Vec<u8>); 3] = [
+        (|c| &c.topics_file, |c| c.topics.borrow().file_text()),
+        (|c| &c.groups_file, |c| c.groups.borrow().file_text()),
+        (|c| &c.modes_file, |c| c.modes.borrow().file_text()),
+    ];
+    for (saver, text) in savers {
+        glommio::spawn_local(persist::run(shard.clone(), saver, text)).detach();
+    }
+    glommio::spawn_local(persist::save_offsets_periodically(shard.clone())).detach();
+    glommio::spawn_local(persist::save_delay_periodically(shard.clone())).detach();
+    glommio::spawn_local(scan_periodically(shard.clone())).detach();
+    registration::start(shard);
+    shard.control().registration.first(TELL_MAX).await;
+}
+
+/// Tells the NameServers that the broker leaves and registers no more. Bounded in time.
+pub async fn unregister(shard: &Rc<Shard>) {
+    shard.control().stopping.set(true);
+    registration::stop(shard).await;
+}
+
+/// Saves all tables; the last step before the clean mark.
+pub async fn save_all(shard: &Rc<Shard>) -> Result<(), BrokerError> {
+    let control = shard.control();
+    control.stopping.set(true);
+    let (topics, groups, modes) = (control.topics_file.want(), control.groups_file.want(), control.modes_file.want());
+    control.topics_file.saved(topics).await?;
+    control.groups_file.saved(groups).await?;
+    control.modes_file.saved(modes).await?;
+    persist::save_offsets(shard).await?;
+    crate::delay::save(shard).await?;
+    Ok(())
+}
+
+/// Unregisters and saves, for a caller that does nothing in between.
+pub async fn stop(shard: &Rc<Shard>) -> Result<(), BrokerError> {
+    unregister(shard).await;
+    save_all(shard).await
+}
+
+/// A client's connection is gone: it leaves its groups at once, and the others are told. On shard 0.
+pub fn on_conn_closed(shard: &Rc<Shard>, conn: ConnId) {
+    let Some(control) = shard.control.as_ref() else { return };
+    let left = control.clients.borrow_mut().close(conn);
+    members_left(shard, &left, false);
+}
+
+/// Publishes and tells what the leaving of members changed. `asked`: the member unregistered; then the group's own switch counts.
+pub fn members_left(shard: &Shard, left: &[Left], asked: bool) {
+    if left.is_empty() {
+        return;
+    }
+    let gone: Vec<Arc<str>> = left.iter().filter(|left| left.gone).map(|left| left.group.clone()).collect();
+    if !gone.is_empty() {
+        shard.control().publish_groups(shard, &gone);
+    }
+    for left in left.iter().filter(|left| !left.gone) {
+        notify_members(shard, &left.group, asked);
+    }
+}
+
+/// Tells every member of a group that its members or subscriptions changed (code 40), unless switched off, or the group broadcasts.
+pub fn notify_members(shard: &Shard, name: &str, by_request: bool) {
+    let control = shard.control();
+    if !shard.config.borrow().notify_consumer_ids_changed {
+        return;
+    }
+    let wanted = control.groups.borrow().get(name).is_none_or(|config| config.notify_consumer_ids_changed_enable);
+    if by_request && !wanted {
+        return;
+    }
+    let clients = control.clients.borrow();
+    let Some(group) = clients.group(name).filter(|group| group.model != MessageModel::Broadcasting) else { return };
+    for member in group.members() {
+        let ext = vec![("consumerGroup", Value::from(name.to_owned()))];
+        shard.push_oneway(member.conn, request::NOTIFY_CONSUMER_IDS_CHANGED, ext, Vec::new());
+    }
+}
+
+/// Drops clients that were silent for too long and locks that died. Unlike Apache's broker it tells the others.
+async fn scan_periodically(shard: Rc<Shard>) {
+    loop {
+        Timer::new(SCAN).await;
+        if is_stopping(&shard) {
+            return;
+        }
+        scan(&shard, shard.now_ms());
+    }
+}
+
+fn scan(shard: &Rc<Shard>, now_ms: i64) {
+    let control = shard.control();
+    control.locks.borrow_mut().drop_dead(now_ms);
+    let expiry_ms = i64::try_from(shard.config.borrow().client_expiry_ms).unwrap_or(i64::MAX);
+    let (left, conns) = control.clients.borrow_mut().expire(expiry_ms, now_ms);
+    members_left(shard, &left, false);
+    for conn in conns {
+        debug!(?conn, "no heartbeat for too long");
+        let close = move |s: Rc<Shard>| {
+            if let Some(conn) = s.conns.get(conn) {
+                conn.close("no heartbeat for too long");
+            }
+        };
+        match conn.shard == shard.id {
+            true => close(shard.clone()),
+            false => shard.mesh.push(conn.shard, Msg::Run(Box::new(close))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uringmq_proto::types::QueueOffset;
+
+    #[test]
+    fn topics_on_disk_have_as_many_queues_as_their_highest_id_says() {
+        let state =
+            |topic: &str, queue| QueueState { topic: topic.into(), queue, min: QueueOffset(0), max: QueueOffset(1) };
+        let found: Vec<_> = on_disk(&[state("b", 2), state("a", 0), state("b", 0)]).collect();
+        assert_eq!(found, [("a".to_owned(), 1), ("b".to_owned(), 3)]);
+    }
+}
