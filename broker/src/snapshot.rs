@@ -17,6 +17,8 @@ pub struct Topic {
 #[derive(Debug, Default)]
 pub struct TopicTable {
     pub by_name: HashMap<Arc<str>, Arc<Topic>>,
+    /// Topics of which only queue files were found at the start: they do not exist for clients, but their queues are kept.
+    pub unlisted: HashMap<Arc<str>, Arc<Topic>>,
     /// Index = id; `None` for deleted ones.
     pub by_id: Vec<Option<Arc<Topic>>>,
 }
@@ -24,6 +26,10 @@ pub struct TopicTable {
 impl TopicTable {
     pub fn get(&self, name: &str) -> Option<&Arc<Topic>> {
         self.by_name.get(name)
+    }
+    /// As the store knows it: a topic that exists, or one of which only queue files are left.
+    pub fn stored(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.get(name).or_else(|| self.unlisted.get(name))
     }
     pub fn by_id(&self, id: TopicId) -> Option<&Arc<Topic>> {
         self.by_id.get(id.0 as usize)?.as_ref()

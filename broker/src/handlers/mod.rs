@@ -1,5 +1,6 @@
 //! A file per family of requests.
 pub mod admin;
+pub mod balance;
 pub mod client;
 pub mod create;
 pub mod group;

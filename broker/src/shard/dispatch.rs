@@ -149,7 +149,7 @@ impl Shard {
             let mut hashes = Vec::new();
             let walked = dispatch::walk(&bytes, at, self.appends.delay_levels_ms(), false, |d| {
                 let topics = self.topics.borrow().clone();
-                let Some(topic) = topics.get(d.topic) else { return };
+                let Some(topic) = topics.stored(d.topic) else { return };
                 hashes.clear();
                 if self.index.is_some() {
                     record::index_key_hashes(d.topic, d.properties, d.sys_flag, |h| hashes.push(h));

@@ -1,4 +1,5 @@
 //! The queues that this shard owns: consume-queue tails and held pulls.
+use crate::control::progress::Progress;
 use crate::placement;
 use crate::shard::Shard;
 use crate::shard::pulls::Held;
@@ -44,18 +45,30 @@ pub struct Queues {
     spare: RefCell<Vec<Vec<QueueKey>>>,
     /// Queues that (may) have held pulls.
     holding: RefCell<HashSet<QueueKey>>,
+    /// Queues of deleted topics so far, and those of them whose files are gone.
+    dropped: Cell<u64>,
+    removed: Rc<Progress>,
 }
 
 impl Queues {
     pub fn new(io: Io, dir: PathBuf, file_bytes: u64) -> Self {
-        Queues { io, dir, file_bytes, table: RefCell::default(), spare: RefCell::default(), holding: RefCell::default() }
+        Queues {
+            io,
+            dir,
+            file_bytes,
+            table: RefCell::default(),
+            spare: RefCell::default(),
+            holding: RefCell::default(),
+            dropped: Cell::new(0),
+            removed: Rc::default(),
+        }
     }
 
     /// Takes over what recovery found, as far as this shard owns it.
     pub fn adopt(&self, states: &[QueueState], topics: &TopicTable, me: placement::ShardId, shards: u16) {
         let mut table = self.table.borrow_mut();
         for s in states {
-            let Some(topic) = topics.get(&s.topic) else {
+            let Some(topic) = topics.stored(&s.topic) else {
                 warn!(topic = s.topic, "queue files without a topic");
                 continue;
             };
@@ -127,14 +140,22 @@ impl Queues {
                 table.keys().filter(|k| topics.by_id(k.topic).is_none()).copied().collect();
             keys.iter().filter_map(|k| table.remove(k)).collect()
         };
+        self.dropped.set(self.dropped.get() + gone.len() as u64);
         for queue in gone.iter().cloned() {
+            let removed = self.removed.clone();
             glommio::spawn_local(async move {
                 if let Err(e) = queue.cq.destroy().await {
                     warn!(topic = %queue.topic.name, queue = queue.key.queue, error = %e, "files of a deleted topic stay");
                 }
+                removed.raise(removed.at() + 1);
             })
             .detach();
         }
         gone
+    }
+
+    /// Resolves when the files of all queues dropped so far are gone.
+    pub async fn deleted(&self) {
+        self.removed.reached(self.dropped.get()).await;
     }
 }
