@@ -200,6 +200,11 @@ impl BrokerConfig {
         bracketed(&self.broker_ip2, self.ha_listen_port)
     }
 
+    /// The name servers as `namesrvAddr` gives them; empty without one.
+    pub fn to_namesrv_text(&self) -> String {
+        self.namesrv_addr.show()
+    }
+
     /// The store host of records, also in offset message ids; `port` is the one that is listened on.
     pub fn store_host(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.store_ip, port)
