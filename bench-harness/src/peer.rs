@@ -1,0 +1,228 @@
+//! The few requests that the bench makes of a broker, and how it writes and reads messages.
+use crate::error::BenchError;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use uringmq_proto::codes::{request, response};
+use uringmq_proto::command::{OwnedCommand, Value, write_request};
+use uringmq_proto::headers::admin::QueryMessage;
+use uringmq_proto::headers::offset::{GetMaxOffset, GetMinOffset};
+use uringmq_proto::headers::pull::{PullMessage, pull_flag};
+use uringmq_proto::headers::send::SendMessage;
+use uringmq_proto::headers::topic::CreateTopic;
+use uringmq_proto::record::{self, Found, Record};
+use uringmq_remoting::client::{NoService, connect};
+use uringmq_remoting::connection::{Conn, Conns};
+use uringmq_remoting::{Limits, Service};
+
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+const CALL_MAX: Duration = Duration::from_secs(20);
+/// How long a pull may be held at the end of its queue, and how much later the answer must be here.
+const SUSPEND: Duration = Duration::from_secs(15);
+const PULL_MAX: Duration = Duration::from_secs(30);
+const GROUP: &str = "uringmq_bench";
+
+pub(crate) fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+}
+
+fn limits() -> Limits {
+    Limits { out_bytes_high: 64 << 20, ..Limits::default() }
+}
+
+pub(crate) async fn dial<S: Service>(
+    broker: SocketAddr,
+    conns: &Rc<Conns>,
+    service: Rc<S>,
+) -> Result<Rc<Conn>, BenchError> {
+    Ok(connect(broker, conns, service, limits(), CONNECT_MAX).await?)
+}
+
+/// A connection for calls one by one.
+pub(crate) struct Caller {
+    conns: Rc<Conns>,
+    conn: Rc<Conn>,
+}
+
+impl Caller {
+    pub(crate) async fn dial(broker: SocketAddr) -> Result<Caller, BenchError> {
+        let conns = Rc::new(Conns::default());
+        let conn = dial(broker, &conns, Rc::new(NoService)).await?;
+        Ok(Caller { conns, conn })
+    }
+
+    async fn call(
+        &self,
+        code: i32,
+        ext: &[(&'static str, Value<'_>)],
+        max: Duration,
+    ) -> Result<OwnedCommand, BenchError> {
+        Ok(self.conn.call(code, ext, b"", max).await?)
+    }
+
+    async fn succeed(
+        &self,
+        what: &'static str,
+        code: i32,
+        ext: &[(&'static str, Value<'_>)],
+    ) -> Result<OwnedCommand, BenchError> {
+        let answer = self.call(code, ext, CALL_MAX).await?;
+        if answer.code == response::SUCCESS { Ok(answer) } else { Err(BenchError::refused(what, &answer)) }
+    }
+
+    /// Creates the topic, or gives it so many queues.
+    pub(crate) async fn create_topic(&self, topic: &str, queues: u32) -> Result<(), BenchError> {
+        let header = CreateTopic {
+            topic,
+            default_topic: Some("TBW102"),
+            read_queue_nums: queues as i32,
+            write_queue_nums: queues as i32,
+            perm: 6,
+            topic_filter_type: "SINGLE_TAG",
+            topic_sys_flag: 0,
+            order: false,
+            attributes: None,
+            force: false,
+        };
+        self.succeed("creating the topic", request::UPDATE_AND_CREATE_TOPIC, &header.ext()).await.map(drop)
+    }
+
+    pub(crate) async fn min_offset(&self, topic: &str, queue: u32) -> Result<i64, BenchError> {
+        let what = "asking for the smallest offset";
+        let header = GetMinOffset { topic, queue_id: queue as i32 };
+        number(what, &self.succeed(what, request::GET_MIN_OFFSET, &header.ext()).await?, "offset")
+    }
+
+    pub(crate) async fn max_offset(&self, topic: &str, queue: u32) -> Result<i64, BenchError> {
+        let what = "asking for the largest offset";
+        let header = GetMaxOffset { topic, queue_id: queue as i32, committed: true };
+        number(what, &self.succeed(what, request::GET_MAX_OFFSET, &header.ext()).await?, "offset")
+    }
+
+    /// Pulls once. Held at the end of the queue when `hold`.
+    pub(crate) async fn pull(&self, topic: &str, ask: &PullAsk) -> Result<Pulled, BenchError> {
+        let header = PullMessage {
+            consumer_group: GROUP,
+            topic,
+            queue_id: ask.queue as i32,
+            queue_offset: ask.offset,
+            max_msg_nums: ask.max_msgs as i32,
+            sys_flag: pull_flag::SUBSCRIPTION | if ask.hold { pull_flag::SUSPEND } else { 0 },
+            commit_offset: 0,
+            suspend_timeout_ms: SUSPEND.as_millis() as i64,
+            subscription: Some("*"),
+            sub_version: 0,
+            expression_type: Some("TAG"),
+            max_msg_bytes: None,
+            request_source: None,
+            proxy_forward_client_id: None,
+        };
+        let answer = self.call(request::PULL_MESSAGE, &header.ext(), PULL_MAX).await?;
+        let what = "a pull";
+        match answer.code {
+            response::SUCCESS => {
+                Ok(Pulled { next: number(what, &answer, "nextBeginOffset")?, body: answer.body, end: false })
+            }
+            response::PULL_NOT_FOUND | response::PULL_RETRY_IMMEDIATELY | response::PULL_OFFSET_MOVED => Ok(Pulled {
+                next: number(what, &answer, "nextBeginOffset")?,
+                body: Vec::new(),
+                end: answer.code == response::PULL_NOT_FOUND,
+            }),
+            _ => Err(BenchError::refused(what, &answer)),
+        }
+    }
+
+    /// Whether the key index knows a message by its UNIQ_KEY.
+    pub(crate) async fn knows_key(&self, topic: &str, key: &str) -> Result<bool, BenchError> {
+        let header = QueryMessage {
+            topic,
+            key,
+            max_num: 32,
+            begin_timestamp_ms: 0,
+            end_timestamp_ms: i64::MAX,
+            unique_key: true,
+            index_type: None,
+            last_key: None,
+        };
+        let answer = self.call(request::QUERY_MESSAGE, &header.ext(), CALL_MAX).await?;
+        match answer.code {
+            response::SUCCESS => Ok(!answer.body.is_empty()),
+            response::QUERY_NOT_FOUND => Ok(false),
+            _ => Err(BenchError::refused("a query by key", &answer)),
+        }
+    }
+
+    pub(crate) async fn close(self) {
+        self.conn.close("measured");
+        self.conns.emptied().await;
+    }
+}
+
+pub(crate) struct PullAsk {
+    pub(crate) queue: u32,
+    pub(crate) offset: i64,
+    pub(crate) max_msgs: u32,
+    pub(crate) hold: bool,
+}
+
+/// An answered pull: records back to back. `end`: there is nothing at this offset yet.
+pub(crate) struct Pulled {
+    pub(crate) next: i64,
+    pub(crate) body: Vec<u8>,
+    pub(crate) end: bool,
+}
+
+impl Pulled {
+    /// The records in order, each with its CRC checked when `check`; the first unreadable one ends it.
+    pub(crate) fn records(&self, check: bool) -> impl Iterator<Item = Result<Record<'_>, String>> {
+        let mut rest = &self.body[..];
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let found = match record::parse(rest, check) {
+                Ok(Found::Record(record)) => Ok(record),
+                Ok(Found::Blank { .. }) => Err("a blank record among the messages".to_owned()),
+                Err(error) => Err(error.to_string()),
+            };
+            rest = found.as_ref().map_or(&[], |record| &rest[record.bytes..]);
+            Some(found)
+        })
+    }
+}
+
+pub(crate) fn number(what: &'static str, answer: &OwnedCommand, key: &str) -> Result<i64, BenchError> {
+    let value = answer.get(key).and_then(|value| value.parse().ok());
+    value.ok_or_else(|| BenchError::Answer { what, why: format!("no number {key}") })
+}
+
+/// One request to send; `body` is a client batch when `batch`.
+pub(crate) struct Outgoing<'a> {
+    pub(crate) topic: &'a str,
+    pub(crate) queue: u32,
+    pub(crate) properties: &'a str,
+    pub(crate) body: &'a [u8],
+    pub(crate) batch: bool,
+}
+
+/// Appends the frame of a send as the Java producer writes it.
+pub(crate) fn write_send(out: &mut Vec<u8>, opaque: i32, message: &Outgoing<'_>) {
+    let code = if message.batch { request::SEND_BATCH_MESSAGE } else { request::SEND_MESSAGE_V2 };
+    let header = SendMessage {
+        producer_group: GROUP,
+        topic: message.topic,
+        default_topic: "TBW102",
+        default_topic_queue_nums: 4,
+        queue_id: message.queue as i32,
+        sys_flag: 0,
+        born_timestamp_ms: now_ms(),
+        flag: 0,
+        properties: message.properties,
+        reconsume_times: 0,
+        unit_mode: false,
+        max_reconsume_times: None,
+        batch: message.batch,
+        broker_name: None,
+    };
+    write_request(out, code, opaque, false, &header.ext(code), message.body);
+}

@@ -1,0 +1,76 @@
+//! `bench send`.
+use crate::error::BenchError;
+use crate::load::{Load, Pace, Plan};
+use crate::peer::Caller;
+use crate::report::Report;
+use crate::{Target, Timing, on_executor};
+use clap::Args;
+use std::time::Duration;
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct SendArgs {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    timing: Timing,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// What is sent, and how fast.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Shape {
+    /// Requests that each connection keeps in flight (closed loop)
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) inflight: u32,
+    /// Messages a second over all connections (open loop); latency counts from the intended send time
+    #[arg(long, value_parser = rate, conflicts_with = "inflight")]
+    pub(crate) rate: Option<f64>,
+    /// Bytes of a message's body
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
+    pub(crate) size: u32,
+    /// Messages in a request
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) batch: u32,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if (1e-3..=1e8).contains(&rate) => Ok(rate),
+        _ => Err("not a number of messages a second".to_owned()),
+    }
+}
+
+impl Shape {
+    pub(crate) fn plan(&self, target: &Target, timing: &Timing, stamp: Option<u64>) -> Plan {
+        Plan {
+            topic: target.topic.clone(),
+            queues: target.queues,
+            size: self.size as usize,
+            batch: self.batch,
+            pace: self.rate.map_or(Pace::Closed(self.inflight), Pace::Open),
+            stamp,
+            warmup: Duration::from_secs_f64(timing.warmup),
+            measured: Duration::from_secs_f64(timing.secs),
+        }
+    }
+}
+
+pub(crate) fn main(args: SendArgs) -> Result<(), BenchError> {
+    on_executor(args.target.cpu, move || run(args))
+}
+
+async fn run(args: SendArgs) -> Result<(), BenchError> {
+    let broker = args.target.addr()?;
+    let caller = Caller::dial(broker).await?;
+    caller.create_topic(&args.target.topic, args.target.queues).await?;
+    caller.close().await;
+    let mut report = Report::new("send", args.timing.json);
+    for _ in 0..args.timing.rounds {
+        let load = Load::new(args.shape.plan(&args.target, &args.timing, None));
+        load.run(broker, args.target.conns, |phase, over| report.progress(phase, &load.tally(), over)).await?;
+        report.round(&load.tally(), Duration::from_secs_f64(args.timing.secs));
+    }
+    report.end();
+    Ok(())
+}
