@@ -11,7 +11,7 @@ use crate::stop_signal::StopHandle;
 use crate::writer::{self, Writer, upkeep};
 use crate::{Index, Io, Log, LogReader, delay, machine, start_checks};
 use glommio::{Latency, LocalExecutorBuilder, Placement, Shares};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -235,7 +235,8 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         id,
         shards: parts.shards,
         writer_shard: parts.writer_shard,
-        config: RefCell::new(config.clone()),
+        // A copy a core: its counter is touched on every request.
+        config: RefCell::new(Arc::new(BrokerConfig::clone(config))),
         store_host: parts.store_host,
         memory_bytes: parts.memory_bytes,
         mesh: Mesh::new(id, &parts.wires),
@@ -292,8 +293,7 @@ fn spawn_roles(shard: &Rc<Shard>, log: Option<Log>, config: &BrokerConfig) {
         let sync_flush = config.flush_disk_type == FlushDiskType::SyncFlush;
         glommio::spawn_local(writer::run(shard.clone(), log, sync_flush)).detach();
         let _ = glommio::spawn_local_into(upkeep::keep_segments(shard.clone()), background).map(|t| t.detach());
-        let manual = Rc::new(Cell::new(false));
-        let _ = glommio::spawn_local_into(upkeep::retain(shard.clone(), manual), background).map(|t| t.detach());
+        let _ = glommio::spawn_local_into(upkeep::retain(shard.clone()), background).map(|t| t.detach());
         if !sync_flush {
             let _ = glommio::spawn_local_into(upkeep::sync_periodically(shard.clone()), background).map(|t| t.detach());
         }

@@ -27,8 +27,9 @@ pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
     if req.cmd.code == request::LITE_PULL_MESSAGE && !config.lite_pull {
         return forbidden(format!("the broker[{}] for lite pull consumer is forbidden", config.broker_ip1), 1);
     }
-    let group = match shard.groups.borrow().get(h.consumer_group) {
-        Some(group) => group.clone(),
+    let known = shard.groups.borrow().get(h.consumer_group).cloned();
+    let group = match known {
+        Some(group) => group,
         None if req.retried => return Err(BrokerError::NoGroup(h.consumer_group.into())),
         None => return shard.ask_control(req),
     };

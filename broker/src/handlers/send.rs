@@ -3,12 +3,11 @@ use crate::error::BrokerError;
 use crate::requests::{Answer, Request};
 use crate::shard::Shard;
 use crate::shard::appends::{KeyProps, PendingSend, Receipt, Refusal, RunBuilder};
-use crate::snapshot::Topic;
+use crate::snapshot::{Topic, TopicTable};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 use uringmq_proto::body::topic::TopicFilterType;
 use uringmq_proto::codes::response as code;
 use uringmq_proto::command::{FLAG_RESPONSE, Head, Response, Value, write_frame};
@@ -89,19 +88,24 @@ fn try_send(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError>
         let remark = format!("Sending message to topic[{}] is forbidden.", h.topic);
         return Err(BrokerError::refused(code::NO_PERMISSION, remark));
     }
-    let retry = h.topic.starts_with(names::RETRY_PREFIX);
-    let topic = match shard.topic(h.topic) {
-        Some(topic) if !(retry && shard.id != 0 && !req.retried) => topic,
-        // Retry topics need the group's locks and limits, which control knows.
+    // Borrowed, not cloned: a counter that all cores touch would cost more than the rest of the checks.
+    let topics = shard.topics.borrow();
+    let to_control = h.topic.starts_with(names::RETRY_PREFIX);
+    let topic = match topics.get(h.topic) {
+        Some(topic) if !to_control || req.retried => topic,
         _ if req.retried => return Err(BrokerError::NoTopic(h.topic.to_owned())),
-        _ => return shard.ask_control(req),
+        // Retry topics need the group's locks and limits, which control knows.
+        _ => {
+            drop(topics);
+            return shard.ask_control(req);
+        }
     };
     let queues = topic.config.read_queue_nums.max(topic.config.write_queue_nums);
     if h.queue_id >= queues {
         let remark = format!("request queueId[{}] is illegal, {:?} Producer: {}", h.queue_id, topic.name, req.origin.peer);
         return Err(BrokerError::refused(code::INVALID_PARAMETER, remark));
     }
-    let queue = if h.queue_id >= 0 { h.queue_id as u32 } else { pick_queue(shard, &topic, now) };
+    let queue = if h.queue_id >= 0 { h.queue_id as u32 } else { pick_queue(shard, topic, now) };
     if req.cmd.body.is_empty() {
         return Err(BrokerError::refused(code::SYSTEM_ERROR, "the message body is empty"));
     }
@@ -111,7 +115,7 @@ fn try_send(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError>
     if h.batch {
         return send_batch(shard, req, &h, topic, queue);
     }
-    send_one(shard, req, &h, topic, queue, now)
+    send_one(shard, req, &h, (&topics, topic), queue, now)
 }
 
 fn pick_queue(shard: &Shard, topic: &Topic, now: i64) -> u32 {
@@ -130,7 +134,7 @@ fn send_one(
     shard: &Rc<Shard>,
     req: &Request<'_>,
     h: &SendMessage<'_>,
-    topic: Arc<Topic>,
+    (topics, topic): (&TopicTable, &Topic),
     queue: u32,
     now: i64,
 ) -> Result<Answer, BrokerError> {
@@ -162,13 +166,13 @@ fn send_one(
         props.keys.uniq_key = Some(&made_key);
     }
     if delay == 0 {
-        return store_one(shard, req, h, (text, &more), &props, (&topic, queue, queue));
+        return store_one(shard, req, h, (text, &more), &props, (topic, queue, queue));
     }
-    let schedule = shard.topic(names::SCHEDULE_TOPIC).ok_or_else(|| BrokerError::NoTopic(names::SCHEDULE_TOPIC.into()))?;
+    let schedule = topics.get(names::SCHEDULE_TOPIC).ok_or_else(|| BrokerError::NoTopic(names::SCHEDULE_TOPIC.into()))?;
     message::push_property(more.to_mut(), prop::REAL_TOPIC, &topic.name);
     message::push_property(more.to_mut(), prop::REAL_QID, &queue.to_string());
     props.keys.delay_level = delay;
-    let place = (&schedule, delay as u32 - 1, queue);
+    let place = (&**schedule, delay as u32 - 1, queue);
     if props.delay.and_then(|d| d.parse::<i32>().ok()) == Some(delay) && !props.timer {
         return store_one(shard, req, h, (text, &more), &props, place);
     }
@@ -207,7 +211,7 @@ fn store_one(
     h: &SendMessage<'_>,
     (text, more): (&str, &str),
     props: &SendProps<'_>,
-    place: (&Arc<Topic>, u32, u32),
+    place: (&Topic, u32, u32),
 ) -> Result<Answer, BrokerError> {
     let Some(conn) = shard.conns.get(req.origin.conn) else { return Ok(Answer::Later) };
     let (topic, queue, asked_queue) = place;
@@ -262,7 +266,7 @@ fn send_batch(
     shard: &Rc<Shard>,
     req: &Request<'_>,
     h: &SendMessage<'_>,
-    topic: Arc<Topic>,
+    topic: &Topic,
     queue: u32,
 ) -> Result<Answer, BrokerError> {
     let config = shard.config();
@@ -283,7 +287,7 @@ fn send_batch(
             topic: &topic.name,
             queue_id: queue,
             flag: item.flag,
-            sys_flag: sys_flags(h.sys_flag, &topic),
+            sys_flag: sys_flags(h.sys_flag, topic),
             born_timestamp_ms: h.born_timestamp_ms,
             born_host: req.origin.peer,
             store_host: shard.store_host,
