@@ -2,6 +2,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// A handle of the process's one stop. All clones are the same stop.
 #[derive(Clone, Debug)]
@@ -46,7 +47,7 @@ impl StopHandle {
     }
 }
 
-/// SIGTERM and SIGINT as a stop. The first one requests `stop`; a second one ends the process at once with status 128 + signal. Called
+/// SIGTERM and SIGINT as a stop. The first one requests `stop`; a later one ends the process at once with status 128 + signal. Called
 /// by the main thread before any other exists, so that every thread inherits the blocked mask and only the waiting thread takes them.
 pub fn on_signals(stop: StopHandle) -> io::Result<()> {
     // SAFETY: a sigset_t is plain data for which all zeros is a value; sigemptyset then makes it the empty set.
@@ -66,7 +67,11 @@ pub fn on_signals(stop: StopHandle) -> io::Result<()> {
     Ok(())
 }
 
+/// `timeout` and some supervisors signal the process and then its group: two signals, one wish.
+const SAME_WISH: Duration = Duration::from_millis(300);
+
 fn wait_for_signals(set: &libc::sigset_t, stop: &StopHandle) {
+    let mut first = Instant::now();
     loop {
         let mut signal = 0;
         // SAFETY: `set` is initialised and `signal` is writable.
@@ -74,8 +79,9 @@ fn wait_for_signals(set: &libc::sigset_t, stop: &StopHandle) {
             continue;
         }
         if stop.request() {
+            first = Instant::now();
             tracing::info!(signal, "stopping in order; a second signal ends the process at once");
-        } else {
+        } else if first.elapsed() > SAME_WISH {
             tracing::warn!(signal, "a second signal: ending at once");
             // SAFETY: ends the process without running destructors, which is what the second signal asks for.
             unsafe { libc::_exit(128 + signal) };
