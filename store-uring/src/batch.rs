@@ -4,6 +4,7 @@
 //! again with the same bytes in front, so a torn sector cannot lose acknowledged bytes. What is behind the records in the last block
 //! is zeros, which is what recovery (Apache's too) takes for the end.
 use crate::io::{ALIGN, File};
+use std::ops::Range;
 use uringmq_proto::record::{BLANK_BYTES_MIN, MAGIC_BLANK};
 
 pub(crate) const BLOCK: u64 = ALIGN as u64;
@@ -83,18 +84,23 @@ pub(crate) struct Batch<F: File> {
     kept: usize,
     /// Bytes of records placed.
     placed: usize,
+    /// Of a new buffer: what the last batch makes expect. Full batches are rare, and registered memory is scarce.
     capacity: usize,
+    capacity_max: usize,
     segment_bytes: u64,
 }
+
+const CAPACITY_MIN: usize = 64 * 1024;
 
 impl<F: File> Batch<F> {
     /// `end` is the log's end and `tail` the bytes from its block's start up to it.
     pub(crate) fn new(file: &F, end: u64, tail: &[u8], segment_bytes: u64, batch_bytes_max: usize) -> Self {
         // The tail block in front, a block of padding and the blank record behind.
-        let capacity = (batch_bytes_max + 3 * ALIGN).next_multiple_of(ALIGN);
+        let capacity_max = (batch_bytes_max + 3 * ALIGN).next_multiple_of(ALIGN);
+        let capacity = CAPACITY_MIN.min(capacity_max);
         let segment_end = end - end % segment_bytes + segment_bytes;
         let part = Part::new(file, capacity, align_down(end), segment_end, tail);
-        Batch { parts: vec![part], kept: tail.len(), placed: 0, capacity, segment_bytes }
+        Batch { parts: vec![part], kept: tail.len(), placed: 0, capacity, capacity_max, segment_bytes }
     }
 
     pub(crate) fn placed(&self) -> usize {
@@ -144,21 +150,27 @@ impl<F: File> Batch<F> {
     pub(crate) fn advance(&mut self, file: &F) {
         let last = self.last();
         let from = align_down(last.at());
-        let tail = &last.bytes()[(from - last.from) as usize..];
-        let part = Part::new(file, self.capacity, from, last.segment_end, tail);
-        self.kept = tail.len();
-        self.placed = 0;
-        self.parts.clear();
-        self.parts.push(part);
+        let kept = last.at() - from;
+        let begin = (from - last.from) as usize;
+        self.capacity = (2 * self.placed).next_power_of_two().max(CAPACITY_MIN).min(self.capacity_max);
+        self.begin_again(file, self.parts.len() - 1, begin..begin + kept as usize);
     }
 
     /// The batch is not in the log: back to what the log had before.
     pub(crate) fn rewind(&mut self, file: &F) {
-        let first = &self.parts[0];
-        let part = Part::new(file, self.capacity, first.from, first.segment_end, &first.bytes()[..self.kept]);
+        self.begin_again(file, 0, 0..self.kept);
+    }
+
+    /// Goes on behind `tail`, a range of the part's bytes within one block.
+    fn begin_again(&mut self, file: &F, part: usize, tail: Range<usize>) {
+        let old = &self.parts[part];
+        let (from, segment_end) = (old.from + tail.start as u64, old.segment_end);
+        let mut block = [0; ALIGN];
+        self.kept = tail.len();
+        block[..tail.len()].copy_from_slice(&old.bytes()[tail]);
         self.placed = 0;
-        self.parts.clear();
-        self.parts.push(part);
+        self.parts.clear(); // first, so that the new buffer can have the same memory
+        self.parts.push(Part::new(file, self.capacity, from, segment_end, &block[..self.kept]));
     }
 
     /// The unfinished block as it is in the log.
