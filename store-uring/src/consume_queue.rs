@@ -27,6 +27,8 @@ const RECENT_MAX: usize = 1024;
 const CHUNK_ENTRIES: u64 = 3276;
 /// Chunks kept, so that two groups far apart do not push each other out.
 const CHUNKS: usize = 2;
+/// With more files to sync than this, syncing the filesystem is faster: a sync of one is a commit of its journal, milliseconds.
+const SYNC_ONE_BY_ONE_MAX: usize = 16;
 /// Entries of one write: 512 KiB.
 const WRITE_ENTRIES: u64 = 26_214;
 
@@ -336,6 +338,36 @@ impl<I: Io> ConsumeQueue<I> {
             s.dir_made = false;
         }
         Ok(())
+    }
+    /// Syncs many queues of one store, whose root or a directory below it is `dir`: those that need it one by one when they are few, else
+    /// the whole filesystem at once. Errors as `sync`.
+    pub async fn sync_many(io: &I, dir: &Path, queues: &[Rc<ConsumeQueue<I>>]) -> Result<(), StoreError> {
+        let unsynced: Vec<_> = queues.iter().filter(|q| q.unsynced()).collect();
+        if unsynced.len() <= SYNC_ONE_BY_ONE_MAX || unsynced.iter().any(|q| q.state.borrow().failed) {
+            for q in unsynced {
+                q.sync().await?;
+            }
+            return Ok(());
+        }
+        // What is written from here on counts as unsynced again.
+        let mut taken = Vec::with_capacity(unsynced.len());
+        for q in &unsynced {
+            let _turn = q.turn.take().await;
+            let mut s = q.state.borrow_mut();
+            taken.push((std::mem::take(&mut s.unsynced), s.names_unsynced, s.dir_made));
+            (s.names_unsynced, s.dir_made) = (false, false);
+        }
+        let synced = io.sync_all(dir).await;
+        if synced.is_err() {
+            for (q, (files, names, made)) in unsynced.iter().zip(taken) {
+                let mut s = q.state.borrow_mut();
+                files.into_iter().for_each(|start| s.touched(start));
+                s.names_unsynced |= names;
+                s.dir_made |= made;
+                s.failed = true;
+            }
+        }
+        synced.map_err(|source| StoreError::File { op: "sync", path: dir.to_owned(), source })
     }
     /// The log now starts at `log_min`: removes files wholly below, raises `min` to the first entry at or above it.
     pub async fn trim(&self, log_min: PhyOffset) -> Result<(), StoreError> {

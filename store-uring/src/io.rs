@@ -58,6 +58,9 @@ pub trait Io: Clone + 'static {
     async fn remove_dir(&self, path: &Path) -> io::Result<()>;
     /// Names in it are durable after this.
     async fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// All that was written to any file of the filesystem that holds `dir`, and all names, are durable after this: one flush where
+    /// thousands of files would need one each.
+    async fn sync_all(&self, dir: &Path) -> io::Result<()>;
     async fn space(&self, path: &Path) -> io::Result<Space>;
     /// Wall clock, ms since the epoch.
     fn now_ms(&self) -> i64;

@@ -20,6 +20,7 @@ use crate::queue_scan::{self, QueueFiles, QueueFound, Trust};
 use crate::{StoreConfig, StoreError};
 use hashbrown::HashMap;
 use std::path::PathBuf;
+use std::rc::Rc;
 use uringmq_proto::record;
 use uringmq_proto::types::{PhyOffset, QueueOffset};
 
@@ -53,7 +54,7 @@ pub(crate) struct Recovery<'a, I: Io> {
 struct Queue<I: Io> {
     found: QueueFound,
     /// Made when it is first changed.
-    open: Option<ConsumeQueue<I>>,
+    open: Option<Rc<ConsumeQueue<I>>>,
     min: u64,
     max: u64,
     last_phy: Option<u64>,
@@ -475,13 +476,8 @@ impl<'a, I: Io> Recovery<'a, I> {
         }
         let q = &mut self.queues[i];
         (q.min, q.max, q.last_phy, q.found.tail) = (at, at, None, false);
-        q.open = Some(ConsumeQueue::new(
-            self.io.clone(),
-            dir,
-            self.config.queue_file_bytes,
-            QueueOffset(at),
-            QueueOffset(at),
-        ));
+        let (io, file_bytes, at) = (self.io.clone(), self.config.queue_file_bytes, QueueOffset(at));
+        q.open = Some(Rc::new(ConsumeQueue::new(io, dir, file_bytes, at, at)));
         Ok(())
     }
 
@@ -562,7 +558,7 @@ impl<'a, I: Io> Recovery<'a, I> {
             open.cut(QueueOffset(q.max)).await?;
             q.found.tail = false;
         }
-        q.open = Some(open);
+        q.open = Some(Rc::new(open));
         Ok(())
     }
 
@@ -585,8 +581,7 @@ impl<'a, I: Io> Recovery<'a, I> {
         self.remove_bad_files(i).await?;
         let (io, dir, max) = (self.io.clone(), self.dir(i), self.queues[i].max);
         let all = ConsumeQueue::new(io, dir, self.config.queue_file_bytes, QueueOffset(0), QueueOffset(max));
-        all.cut(QueueOffset(0)).await?;
-        all.sync().await
+        all.cut(QueueOffset(0)).await
     }
 
     async fn flush(&mut self) -> Result<(), StoreError> {
@@ -610,9 +605,10 @@ impl<'a, I: Io> Recovery<'a, I> {
             }
         }
         self.flush().await?;
+        let open: Vec<_> = self.queues.iter().filter_map(|q| q.open.clone()).collect();
+        ConsumeQueue::sync_many(&self.io, &self.config.root, &open).await?;
         for q in &mut self.queues {
             if let Some(open) = q.open.take() {
-                open.sync().await?;
                 q.min = open.min().0;
                 q.max = open.max().0;
             }

@@ -470,6 +470,9 @@ impl Io for Refusing {
     async fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.disk.sync_dir(dir).await
     }
+    async fn sync_all(&self, dir: &Path) -> io::Result<()> {
+        self.disk.sync_all(dir).await
+    }
     async fn space(&self, path: &Path) -> io::Result<Space> {
         self.disk.space(path).await
     }

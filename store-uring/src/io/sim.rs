@@ -315,14 +315,18 @@ impl Disk {
         if self.begin()? {
             return Err(crashed());
         }
+        self.sync_counted(|disk| disk.inode(id).pending.clear())?;
+        self.inode(id).make_durable();
+        Ok(())
+    }
+    /// Fails when this is the sync to fail. The kernel forgets then that the pages were dirty: only a new write brings them to the disk.
+    fn sync_counted(&mut self, forget: impl FnOnce(&mut Self)) -> io::Result<()> {
         let this = self.syncs;
         self.syncs += 1;
         if self.faults.sync_error_at == Some(this) {
-            // The kernel forgets that the pages were dirty: only a new write brings them to the disk.
-            self.inode(id).pending.clear();
+            forget(self);
             return Err(eio());
         }
-        self.inode(id).make_durable();
         Ok(())
     }
     /// Name changes that touch `dir` become durable, with every earlier one of the directories they touch.
@@ -641,6 +645,32 @@ impl Io for SimIo {
             return Err(crashed());
         }
         disk.sync_names(&dir);
+        Ok(())
+    }
+    async fn sync_all(&self, dir: &Path) -> io::Result<()> {
+        self.turn().await;
+        let mut disk = self.disk.borrow_mut();
+        disk.node(&clean(dir))?;
+        let mut ids: Vec<u64> = disk.inodes.keys().copied().collect();
+        ids.sort_unstable();
+        if disk.begin()? {
+            // Some files got there, and no name.
+            for id in ids {
+                if disk.random().is_multiple_of(2) {
+                    disk.inode(id).make_durable();
+                }
+            }
+            return Err(crashed());
+        }
+        disk.sync_counted(|disk| {
+            for id in &ids {
+                disk.inode(*id).pending.clear();
+            }
+        })?;
+        ids.into_iter().for_each(|id| disk.inode(id).make_durable());
+        for change in std::mem::take(&mut disk.changes) {
+            change.apply(&mut disk.durable);
+        }
         Ok(())
     }
     async fn space(&self, _path: &Path) -> io::Result<Space> {
