@@ -113,6 +113,24 @@ PY
 
 interop() { bench-harness/interop/run --target ours "$@"; }
 
+# kill_loop FLUSH_DISK_TYPE ROUNDS: kill -9 under load and restart, over and over on one store; everything acknowledged must be there.
+kill_loop() (
+  HERE=$PWD/bench-harness/interop REPO=$PWD TARGET=ours SHARDS=2 FLUSH=$1
+  . "$HERE/target.sh"
+  bin=${URINGMQ_BIN:-${CARGO_TARGET_DIR:-$REPO/target}/debug/uringmq}
+  dir=$LOGS/kill-$1
+  mkdir -p "$dir/store"
+  read -r namesrv_port broker_port <<<"$(free_ports)"
+  write_conf "$dir/broker.conf" "$dir/store" "$namesrv_port" "$broker_port"
+  if timeout 900 "$bin" bench kill --start "$bin standalone -c $dir/broker.conf" --broker "127.0.0.1:$broker_port" --rounds "$2"; then
+    rm -rf "$dir"
+    echo "1 passed, 0 failed"
+  else
+    echo "0 passed, 1 failed"
+    return 1
+  fi
+)
+
 # The classes that touch sends, pulls, groups, locks and retries: for other numbers of shards than the full run's.
 SHORT='SendTest,PushTest,OrderlyTest,RetryTest,PullTest'
 
@@ -127,6 +145,10 @@ run_stage() {
     interop) stage interop interop --shards 2 ;;
     interop-1) stage interop-1 interop --shards 1 --split --only java5 --tests "$SHORT" ;;
     interop-3) stage interop-3 interop --shards 3 --sync --only java5 --tests "$SHORT" --only go ;;
+    kill) stage kill kill_loop ASYNC_FLUSH 4 ;;
+    kill-sync) stage kill-sync kill_loop SYNC_FLUSH 4 ;;
+    kill-20) stage kill-20 kill_loop ASYNC_FLUSH 20 ;;
+    kill-sync-20) stage kill-sync-20 kill_loop SYNC_FLUSH 20 ;;
     big) stage big interop --shards 2 --only big --big 1000000 ;;
     *)
       echo "unknown stage '$1'; stages: ${CI_STAGES[*]} ${LONG_STAGES[*]}"
@@ -136,8 +158,8 @@ run_stage() {
   esac
 }
 
-CI_STAGES=(tools format clippy tree unit build interop interop-1 interop-3)
-LONG_STAGES=(big)
+CI_STAGES=(tools format clippy tree unit build kill kill-sync interop interop-1 interop-3)
+LONG_STAGES=(kill-20 kill-sync-20 big)
 
 case ${1:-} in
   '') STAGES=("${CI_STAGES[@]}") ;;
