@@ -118,6 +118,69 @@ requests! {
     SEND_BATCH_MESSAGE       => Local,   Write, sync, h::send::send_message;
     PULL_MESSAGE             => Local,   Read,  sync, h::pull::pull_message, main_only;
     LITE_PULL_MESSAGE        => Local,   Read,  sync, h::pull::pull_message, main_only;
+    HEART_BEAT               => Control, Light, sync, h::client::heart_beat;
+    UNREGISTER_CLIENT        => Control, Light, sync, h::client::unregister_client;
+    GET_CONSUMER_LIST_BY_GROUP => Control, Light, sync, h::client::consumer_list;
+    CHECK_CLIENT_CONFIG      => Control, Light, sync, h::client::check_client_config;
+    GET_CONSUMER_CONNECTION_LIST => Control, Light, sync, h::client::consumer_connections;
+    GET_PRODUCER_CONNECTION_LIST => Control, Light, sync, h::client::producer_connections;
+    GET_ALL_PRODUCER_INFO    => Control, Light, sync, h::client::all_producers;
+    QUERY_ASSIGNMENT         => Control, Light, task, h::balance::query_assignment;
+    SET_MESSAGE_REQUEST_MODE => Control, Light, task, h::balance::set_request_mode;
+    GET_ALL_MESSAGE_REQUEST_MODE => Control, Light, sync, h::balance::all_request_modes;
+    LOCK_BATCH_MQ            => Control, Light, sync, h::lock::lock_batch;
+    UNLOCK_BATCH_MQ          => Control, Light, sync, h::lock::unlock_batch;
+    UPDATE_AND_CREATE_TOPIC  => Control, Light, task, h::topic::create_topic;
+    UPDATE_AND_CREATE_TOPIC_LIST => Control, Light, task, h::topic::create_topics;
+    DELETE_TOPIC_IN_BROKER   => Control, Light, task, h::topic::delete_topic;
+    GET_TOPIC_CONFIG         => Control, Light, sync, h::topic::topic_config;
+    GET_ALL_TOPIC_CONFIG     => Control, Light, sync, h::topic::all_topic_configs;
+    GET_SYSTEM_TOPIC_LIST_FROM_BROKER => Control, Light, sync, h::topic::system_topics;
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP => Control, Light, task, h::group::create_group;
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST => Control, Light, task, h::group::create_groups;
+    DELETE_SUBSCRIPTIONGROUP => Control, Light, task, h::group::delete_group;
+    GET_SUBSCRIPTIONGROUP_CONFIG => Control, Light, sync, h::group::group_config;
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG => Control, Light, sync, h::group::all_group_configs;
+    UPDATE_AND_GET_GROUP_FORBIDDEN => Control, Light, task, h::group::group_forbidden;
+    CONSUMER_SEND_MSG_BACK   => Local,   Write, sync, h::send_back::send_back;
+
+    QUERY_CONSUMER_OFFSET    => Owner,   Light, sync, h::offset::query_consumer_offset;
+    UPDATE_CONSUMER_OFFSET   => Owner,   Light, sync, h::offset::update_consumer_offset;
+    SEARCH_OFFSET_BY_TIMESTAMP => Owner, Read,  task, h::offset::search_offset;
+    GET_MAX_OFFSET           => Owner,   Light, sync, h::offset::max_offset;
+    GET_MIN_OFFSET           => Owner,   Light, sync, h::offset::min_offset;
+    GET_EARLIEST_MSG_STORETIME => Owner, Read,  task, h::offset::earliest_store_time;
+    GET_ALL_CONSUMER_OFFSET  => Control, Read,  task, h::offset::all_consumer_offsets;
+    INVOKE_BROKER_TO_RESET_OFFSET => Control, Light, task, h::offset::reset_offset;
+    QUERY_CORRECTION_OFFSET  => Control, Light, task, h::offset::query_correction_offset;
+    CLONE_GROUP_OFFSET       => Control, Light, task, h::offset::clone_group_offset;
+
+    QUERY_MESSAGE            => Control, Read,  task, h::query::query_message;
+    VIEW_MESSAGE_BY_ID       => Local,   Read,  task, h::query::view_message;
+    QUERY_CONSUME_QUEUE      => Owner,   Read,  task, h::query::query_consume_queue;
+
+    GET_TOPIC_STATS_INFO     => Local,   Read,  task, h::stats::topic_stats;
+    GET_CONSUME_STATS        => Local,   Read,  task, h::stats::consume_stats;
+    GET_BROKER_CONSUME_STATS => Local,   Read,  task, h::stats::broker_consume_stats;
+    QUERY_CONSUME_TIME_SPAN  => Local,   Read,  task, h::stats::consume_time_span;
+    QUERY_TOPIC_CONSUME_BY_WHO => Local, Light, task, h::stats::consumed_by_whom;
+    QUERY_TOPICS_BY_CONSUMER => Local,   Light, task, h::stats::topics_by_consumer;
+    QUERY_SUBSCRIPTION_BY_CONSUMER => Local, Light, task, h::stats::subscription_by_consumer;
+    VIEW_BROKER_STATS_DATA   => Control, Light, task, h::stats::broker_stats;
+
+    UPDATE_BROKER_CONFIG     => Control, Light, task, h::admin::update_config;
+    GET_BROKER_CONFIG        => Control, Light, sync, h::admin::get_config;
+    GET_BROKER_RUNTIME_INFO  => Control, Light, task, h::admin::runtime_info;
+    CLEAN_EXPIRED_CONSUMEQUEUE => Control, Light, task, h::admin::clean_expired_queues;
+    CLEAN_UNUSED_TOPIC       => Control, Light, sync, h::admin::clean_unused_topics;
+    DELETE_EXPIRED_COMMITLOG => Control, Light, task, h::admin::delete_expired_log;
+    GET_BROKER_HA_STATUS     => Control, Light, sync, h::admin::ha_status;
+    RESET_MASTER_FLUSH_OFFSET => Local,  Light, sync, h::admin::reset_master_flush_offset;
+    GET_ALL_DELAY_OFFSET     => Control, Light, sync, h::admin::all_delay_offsets;
+
+    GET_CONSUMER_RUNNING_INFO => Control, Light, task, h::relay::consumer_running_info;
+    CONSUME_MESSAGE_DIRECTLY => Control, Light, task, h::relay::consume_directly;
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS => Control, Light, task, h::relay::consumer_status;
 }
 
 pub fn row(code: i32) -> Option<&'static Row> {

@@ -1,6 +1,8 @@
-//! The broker itself: its configuration (25, 26), what it does just now (28), cleaning (306, 316, 329), replicas (907).
+//! The broker itself: its configuration (25, 26), what it does just now (28), cleaning (306, 316, 329), replicas
+//! (45, 907, 908).
 //! Source: behaviour sheet 2.7, 12.1, 12.2; wire-protocol sheet 7.5; known fault X01 (what may not be set at run time).
 use crate::config::{BrokerConfig, UpdateError};
+use crate::delay;
 use crate::error::BrokerError;
 use crate::handlers::offset::{bounds, stopping};
 use crate::handlers::stats::{self, Totals};
@@ -9,6 +11,7 @@ use crate::registration;
 use crate::requests::{Answer, Request};
 use crate::shard::Shard;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,6 +20,8 @@ use uringmq_proto::body::stats::{HaClientRuntimeInfo, HaRuntimeInfo, KvTable};
 use uringmq_proto::codes::response as code;
 use uringmq_proto::command::{Response, VERSION};
 use uringmq_proto::fastjson;
+use uringmq_proto::headers::Header;
+use uringmq_proto::headers::admin::ResetMasterFlushOffset;
 use uringmq_proto::names;
 use uringmq_proto::record;
 use uringmq_proto::types::QueueKey;
@@ -51,7 +56,8 @@ async fn apply_config(shard: &Rc<Shard>, text: &str) -> Result<Response, BrokerE
     }
     if let Some(path) = &new.path {
         let text = new.to_text(shard.shards as usize, false);
-        json_table::save(&shard.io, path, text.as_bytes()).await?;
+        // A bare file name has no directory to sync by itself.
+        json_table::save(&shard.io, &Path::new(".").join(path), text.as_bytes()).await?;
     }
     let new = Arc::new(new);
     publish_config(shard, &new);
@@ -134,6 +140,17 @@ pub fn ha_status(shard: &Rc<Shard>, _: &Request<'_>) -> Result<Answer, BrokerErr
         ..HaRuntimeInfo::default()
     };
     Ok(Response::ok().body(fastjson::to_vec(&body)).into())
+}
+
+/// 908, for slaves only: a master has nobody to follow.
+pub fn reset_master_flush_offset(_: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError> {
+    ResetMasterFlushOffset::decode(req.cmd)?;
+    Ok(Response::ok().into())
+}
+
+/// 45, on control: how far the delay levels are.
+pub fn all_delay_offsets(shard: &Rc<Shard>, _: &Request<'_>) -> Result<Answer, BrokerError> {
+    Ok(Response::ok().body(delay::table_text(&shard.delay)).into())
 }
 
 /// 28, on control.

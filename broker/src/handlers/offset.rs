@@ -2,6 +2,7 @@
 //! cleanOffset of 207). Source: behaviour sheet 4.6, 5.3, 5.4; store-format sheet 18; known faults F01, F03, F05, F06, S16.
 //!
 //! Reading about a queue that nobody wrote to makes nothing: it is empty, its bounds are 0 and 0.
+use crate::control::persist;
 use crate::error::BrokerError;
 use crate::handlers::relay;
 use crate::requests::{Answer, Request};
@@ -229,6 +230,11 @@ pub async fn store_time_at(shard: &Shard, queue: &Queue, offset: u64) -> Result<
         }
         Err(e) => Err(e),
     }
+}
+
+/// 43, on control: what every group committed, as `consumerOffset.json` holds it.
+pub async fn all_consumer_offsets(shard: &Rc<Shard>, _: &Request<'_>) -> Result<Response, BrokerError> {
+    Ok(Response::ok().body(fastjson::to_vec(&persist::offsets_table(shard).await)))
 }
 
 /// Where a reset is to lead.
