@@ -1,11 +1,10 @@
 //! Opens a store on the real disk, after an unclean and after a clean stop, with many records and with many queues.
 //!
-//! `cargo bench -p uringmq-store --bench open -- [--quick] [--gib N] [--queues N] [--cold] [--dir DIR]`. The directory (default: the
+//! `cargo bench -p uringmq-store --bench open -- [--quick] [--gib N | --mib N] [--queues N] [--cold] [--dir DIR]`. The directory (default: the
 //! target directory's `tmp`) must be on the disk to be measured; `--cold` drops the page cache before each opening (needs root).
 //! Each line: the opening's wall time, and what of the log it read. `cargo test --benches` runs the small version.
 use glommio::{LocalExecutorBuilder, Placement};
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::Instant;
 use uringmq_proto::record::{self, NewRecord};
 use uringmq_proto::types::{QueueKey, QueueOffset, TopicId};
@@ -16,8 +15,9 @@ use uringmq_store::index::Index;
 use uringmq_store::io::glommio::GlommioIo;
 use uringmq_store::{StoreConfig, dispatch, open};
 
-/// Records of one write, and log bytes between two checkpoints.
+/// Records of one write.
 const GROUP: u32 = 64;
+/// Most log bytes between two checkpoints.
 const CHECKPOINT_EVERY_BYTES: u64 = 256 << 20;
 const BODY_BYTES: usize = 1024;
 
@@ -36,6 +36,7 @@ fn options() -> Options {
         let number = |text: Option<String>| text.and_then(|n| n.parse::<u32>().ok()).expect("a number");
         match arg.as_str() {
             "--quick" | "--test" => options.bytes = 8 << 20,
+            "--mib" => options.bytes = (number(args.next()) as u64) << 20,
             "--gib" => options.bytes = (number(args.next()) as u64) << 30,
             "--queues" => options.queues = number(args.next()).max(1),
             "--cold" => options.cold = true,
@@ -113,16 +114,17 @@ async fn build(options: &Options, config: &StoreConfig) {
     let mut log = Appender::open(io.clone(), config, opened.min, opened.end).await.expect("opens");
     let keeper = log.keeper();
     let index = Index::open(io.clone(), config).await.expect("opens");
-    let queues: Vec<(String, Rc<ConsumeQueue<GlommioIo>>)> = (0..options.queues)
+    let queues: Vec<(String, ConsumeQueue<GlommioIo>)> = (0..options.queues)
         .map(|n| {
             let topic = format!("topic-{}", n / 8);
             let dir = config.root.join("consumequeue").join(&topic).join((n % 8).to_string());
             let zero = QueueOffset(0);
-            (topic, Rc::new(ConsumeQueue::new(io.clone(), dir, config.queue_file_bytes, zero, zero)))
+            (topic, ConsumeQueue::new(io.clone(), dir, config.queue_file_bytes, zero, zero))
         })
         .collect();
     let body = vec![b'x'; BODY_BYTES];
-    let (mut n, mut next_checkpoint) = (0u64, CHECKPOINT_EVERY_BYTES * 3 / 4);
+    let every = CHECKPOINT_EVERY_BYTES.min(options.bytes / 2);
+    let (mut n, mut next_checkpoint) = (0u64, every * 3 / 4);
     let mut last = (opened.end, 0);
     while log.written().0 < options.bytes {
         for _ in 0..GROUP {
@@ -160,9 +162,9 @@ async fn build(options: &Options, config: &StoreConfig) {
         log.write(false).await.expect("writable");
         while keeper.step().await.expect("room") {}
         if log.written().0 >= next_checkpoint {
-            next_checkpoint += CHECKPOINT_EVERY_BYTES;
+            next_checkpoint += every;
             log.write(true).await.expect("writable");
-            let all: Vec<_> = queues.iter().map(|(_, cq)| cq.clone()).collect();
+            let all: Vec<_> = queues.iter().map(|(_, cq)| cq).collect();
             for cq in &all {
                 cq.flush().await.expect("writable");
                 cq.close_idle();

@@ -15,6 +15,7 @@ pub mod open;
 pub mod retention;
 pub mod segment;
 mod log_scan;
+pub mod queue_ends;
 mod queue_scan;
 mod recovery;
 mod turn;

@@ -204,7 +204,7 @@ impl<'a, I: Io> Cursor<'a, I> {
         self.at += 1;
         while self.at < self.segments.limit() {
             let segment_end = self.segments.start_of(self.at) + self.segments.bytes;
-            if self.at % self.segments.bytes == 0 && matches!(self.look().await?, At::Record(_)) {
+            if self.at.is_multiple_of(self.segments.bytes) && matches!(self.look().await?, At::Record(_)) {
                 return Ok(true);
             }
             // `look` may have passed a blank to the next segment; then that one's start is looked at next.

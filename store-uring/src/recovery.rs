@@ -16,11 +16,11 @@ use crate::index::{Index, Lost};
 use crate::io::Io;
 use crate::log_scan::{At, Cursor, Segments};
 use crate::open::{Opened, Progress, QueueState, RepairReport};
+use crate::queue_ends;
 use crate::queue_scan::{self, QueueFiles, QueueFound, Trust};
 use crate::{StoreConfig, StoreError};
 use hashbrown::HashMap;
 use std::path::PathBuf;
-use std::rc::Rc;
 use uringmq_proto::record;
 use uringmq_proto::types::{PhyOffset, QueueOffset};
 
@@ -54,7 +54,7 @@ pub(crate) struct Recovery<'a, I: Io> {
 struct Queue<I: Io> {
     found: QueueFound,
     /// Made when it is first changed.
-    open: Option<Rc<ConsumeQueue<I>>>,
+    open: Option<ConsumeQueue<I>>,
     min: u64,
     max: u64,
     last_phy: Option<u64>,
@@ -98,6 +98,7 @@ impl<'a, I: Io> Recovery<'a, I> {
         if self.segments.is_empty() {
             return self.without_log();
         }
+        self.compare_queue_ends().await?;
         let start = self.refine_start(start).await?;
         let mut from = self.damaged_queues(start.at).await?;
         from = self.open_index(&start, from).await?;
@@ -186,6 +187,28 @@ impl<'a, I: Io> Recovery<'a, I> {
         let (min, max, last_phy) = (found.min, found.max, found.last_phy);
         self.queues.push(Queue { found, open: None, min, max, last_phy, waiting: false, renumbered: Vec::new() });
         at
+    }
+
+    /// After a clean stop that noted where the queues ended: what the files do not show any more is damage.
+    async fn compare_queue_ends(&mut self) -> Result<(), StoreError> {
+        let noted = match queue_ends::read(&self.io, &self.config.root, &self.checkpoint).await? {
+            Some(noted) if self.clean => noted,
+            _ => return Ok(()),
+        };
+        for (topic, queues) in noted {
+            for (queue, max) in queues {
+                let known = self.by_name.get(&topic).and_then(|queues| queues.get(&queue)).copied();
+                let i = known.unwrap_or_else(|| {
+                    self.add_queue(QueueFound { topic: topic.clone(), queue, ..QueueFound::default() })
+                });
+                let q = &mut self.queues[i];
+                if q.max < max && q.found.damage.is_none() {
+                    q.found.damage = Some("entries are missing at its end");
+                    q.found.tail |= q.last_phy.is_some();
+                }
+            }
+        }
+        Ok(())
     }
 
     /// After a clean stop, the newest record that any queue knows is a better start and mark than an old checkpoint.
@@ -477,7 +500,7 @@ impl<'a, I: Io> Recovery<'a, I> {
         let q = &mut self.queues[i];
         (q.min, q.max, q.last_phy, q.found.tail) = (at, at, None, false);
         let (io, file_bytes, at) = (self.io.clone(), self.config.queue_file_bytes, QueueOffset(at));
-        q.open = Some(Rc::new(ConsumeQueue::new(io, dir, file_bytes, at, at)));
+        q.open = Some(ConsumeQueue::new(io, dir, file_bytes, at, at));
         Ok(())
     }
 
@@ -558,7 +581,7 @@ impl<'a, I: Io> Recovery<'a, I> {
             open.cut(QueueOffset(q.max)).await?;
             q.found.tail = false;
         }
-        q.open = Some(Rc::new(open));
+        q.open = Some(open);
         Ok(())
     }
 
@@ -605,7 +628,7 @@ impl<'a, I: Io> Recovery<'a, I> {
             }
         }
         self.flush().await?;
-        let open: Vec<_> = self.queues.iter().filter_map(|q| q.open.clone()).collect();
+        let open: Vec<_> = self.queues.iter().filter_map(|q| q.open.as_ref()).collect();
         ConsumeQueue::sync_many(&self.io, &self.config.root, &open).await?;
         for q in &mut self.queues {
             if let Some(open) = q.open.take() {

@@ -23,7 +23,7 @@ async fn work(io: &SimIo, seed: u64, acked: &mut Acked) -> Result<(), StoreError
         match random(&mut state) % 12 {
             0 => store.flush().await?,
             1 => store.sync().await?,
-            2 if random(&mut state) % 2 == 0 => {
+            2 if random(&mut state).is_multiple_of(2) => {
                 store.stop().await?;
                 acked.stopped = true;
                 store = Store::open(io.clone(), config()).await?;
@@ -31,7 +31,7 @@ async fn work(io: &SimIo, seed: u64, acked: &mut Acked) -> Result<(), StoreError
             _ => {
                 let topic = TOPICS[random(&mut state) as usize % TOPICS.len()];
                 let queue = (random(&mut state) % 2) as u32;
-                let sync = random(&mut state) % 3 == 0;
+                let sync = random(&mut state).is_multiple_of(3);
                 let id = (topic.to_owned(), queue);
                 let first = acked.written.get(&id).map_or(0, Vec::len);
                 let count = 1 + (random(&mut state) % 3) as usize;

@@ -37,6 +37,10 @@ fn queue_file(n: usize) -> PathBuf {
     queue_dir("A", 0).join(format!("{:020}", n * FILE_BYTES))
 }
 
+fn idle_file(n: usize) -> PathBuf {
+    queue_dir("B", 1).join(format!("{:020}", n * FILE_BYTES))
+}
+
 /// Opens, compares, goes on, and opens again.
 fn check(io: &SimIo, model: &Model, what: &str) -> Vec<String> {
     block_on(async {
@@ -98,6 +102,35 @@ fn queue_files_of_every_wrong_kind_are_built_again() {
             check(&io, &model, &format!("{what}, clean {clean}"));
         }
     }
+}
+
+/// The other queue's records are far from the log's end; only the marks of the clean stop tell that it lost some.
+#[test]
+fn an_idle_queue_that_lost_entries_is_built_again_after_a_clean_stop() {
+    type Damage = fn(&SimIo);
+    let damages: [(&str, Damage); 5] = [
+        ("its last file missing", |io| block_on(io.remove(&idle_file(1))).unwrap()),
+        ("its last file zero-filled", |io| io.plant(&idle_file(1), &[0; FILE_BYTES])),
+        ("its first file's end zero-filled, the last missing", |io| {
+            let whole = io.contents(&idle_file(0)).unwrap();
+            io.plant(&idle_file(0), &[&whole[..100], &[0; 100]].concat());
+            block_on(io.remove(&idle_file(1))).unwrap();
+        }),
+        ("all its files missing", |io| (0..2).for_each(|n| block_on(io.remove(&idle_file(n))).unwrap())),
+        ("its directory missing", |io| {
+            (0..2).for_each(|n| block_on(io.remove(&idle_file(n))).unwrap());
+            block_on(io.remove_dir(&queue_dir("B", 1))).unwrap();
+        }),
+    ];
+    for (what, damage) in damages {
+        let (io, model) = prepared(true);
+        damage(&io);
+        let notes = check(&io, &model, what);
+        assert!(notes.iter().any(|n| n.contains("B/1")), "{what}: {notes:?}");
+    }
+    let (io, model) = prepared(true);
+    io.plant(&PathBuf::from("/s/config/queueEnds.json"), b"{");
+    check(&io, &model, "unreadable marks");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use uringmq_store::index::Index;
 use uringmq_store::io::sim::SimIo;
 use uringmq_store::log_reader::LogReader;
 use uringmq_store::open::{self, Opened};
-use uringmq_store::{StoreConfig, StoreError, dispatch};
+use uringmq_store::{StoreConfig, StoreError, dispatch, queue_ends};
 
 pub const ROOT: &str = "/s";
 pub const TOPICS: [&str; 2] = ["A", "B"];
@@ -149,6 +149,9 @@ impl Store {
     }
     pub async fn stop(mut self) -> Result<(), StoreError> {
         self.sync().await?;
+        let last = checkpoint::read(&self.io, &self.config.root).await?;
+        let ends = self.queues.iter().map(|((topic, queue), q)| (topic.as_str(), *queue, q.max()));
+        queue_ends::write(&self.io, &self.config.root, &last, ends).await?;
         checkpoint::mark_clean(&self.io, &self.config.root).await
     }
     /// A deleted topic: its numbering starts anew.
@@ -160,7 +163,7 @@ impl Store {
         let reader = LogReader::new(self.io.clone(), &self.config);
         let mut model = Model::new();
         for (id, q) in &self.queues {
-            let bodies = model.entry(id.clone()).or_insert_with(Vec::new);
+            let bodies = model.entry(id.clone()).or_default();
             for at in q.min().0..q.max().0 {
                 let (mut entries, mut out) = (Vec::new(), Vec::new());
                 q.read(QueueOffset(at), 1, &mut entries).await.expect("readable");
