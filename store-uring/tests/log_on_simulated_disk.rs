@@ -4,9 +4,11 @@ mod log_files;
 
 use log_files::{Random, SEGMENT_BYTES, config, join, key, queue_offset, record, scan, seeds};
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::task::Poll;
 use uringmq_proto::types::{PhyOffset, QueueOffset};
 use uringmq_store::commit_log::Appender;
 use uringmq_store::io::sim::{Faults, SimIo, block_on};
@@ -98,6 +100,7 @@ async fn place_run<I: Io>(log: &mut Appender<I>, model: &mut Model, random: &mut
 /// A write with the keeper's work beside it.
 async fn write<I: Io>(log: &mut Appender<I>, model: &mut Model, random: &mut Random) {
     let durable = random.below(3) == 0;
+    let keeper_first = random.below(2) == 0;
     let keeper = log.keeper();
     let beside = async {
         for _ in 0..random.below(6) {
@@ -107,7 +110,10 @@ async fn write<I: Io>(log: &mut Appender<I>, model: &mut Model, random: &mut Ran
             keeper.sync().await.unwrap();
         }
     };
-    let (written, ()) = join(log.write(durable), beside).await;
+    let written = match keeper_first {
+        true => join(beside, log.write(durable)).await.1,
+        false => join(log.write(durable), beside).await.0,
+    };
     let written = written.unwrap();
     model.written.append(&mut model.pending);
     assert!(!durable || written.durable);
@@ -203,6 +209,26 @@ fn a_crash_at_any_operation_keeps_what_was_durable() {
 }
 
 #[test]
+fn what_a_kill_left_is_durable_once_the_log_is_open_again() {
+    for seed in seeds() {
+        block_on(async {
+            let config = config("/store");
+            let disk = SimIo::new(seed, Faults::none());
+            let mut log = open_empty(&disk, &config).await;
+            for record in 0..30 {
+                place_one(&mut log, 0, record, 8_000 + 37 * seed as usize).unwrap();
+                log.write(false).await.unwrap(); // over four segments, without a sync asked for
+            }
+            assert!(log.written().0 > 3 * SEGMENT_BYTES);
+            let disk = disk.after_kill();
+            let (_, found) = reopen(&disk, &config).await;
+            assert_eq!(found.len(), 30);
+            assert!(scan(disk.after_crash(), &config, 0).await.records == found, "seed {seed}");
+        });
+    }
+}
+
+#[test]
 fn a_record_leaves_8_bytes_or_goes_to_the_next_segment() {
     let mut config = config("/store");
     config.record_bytes_max = SEGMENT_BYTES as usize;
@@ -275,23 +301,25 @@ fn garbage_behind_the_end_never_becomes_records() {
         let disk = SimIo::new(1, Faults::none());
         let mut log = open_empty(&disk, &config).await;
         let mut placed = Vec::new();
-        for seed in 0..60 {
-            placed.push(place_one(&mut log, 0, seed, 2000).unwrap());
-            if seed % 5 == 4 {
+        // Of whole blocks, so that padding covers no stale head.
+        for seed in 0..30 {
+            placed.push(place_one(&mut log, 0, seed, 4096).unwrap());
+            if seed % 4 == 3 {
                 log.write(true).await.unwrap();
             }
         }
-        // Recovery cut the log at record 10: 50 good records lie behind the end, in this segment and the next.
-        let end = placed[10].0;
+        log.write(true).await.unwrap();
+        // Recovery cut the log at record 5: good records lie behind the end, in this segment and the next.
+        let end = placed[5].0;
         let mut log = Appender::open(disk.clone(), &config, PhyOffset(0), PhyOffset(end)).await.unwrap();
         assert_eq!(scan(disk.clone(), &config, 0).await.end, end);
-        log.set_next(key(0), QueueOffset(10));
-        for seed in 0..30 {
+        log.set_next(key(0), QueueOffset(5));
+        for seed in 0..25 {
             // Each end meets where an old record began, so that a stale one would be read as the next.
-            place_one(&mut log, 0, seed, 2000).unwrap();
+            place_one(&mut log, 0, seed, 4096).unwrap();
             log.write(false).await.unwrap();
             let found = scan(disk.clone(), &config, 0).await;
-            assert_eq!((found.records.len(), found.end), (11 + seed as usize, log.written().0));
+            assert_eq!((found.records.len(), found.end), (6 + seed as usize, log.written().0));
         }
     });
 }
@@ -437,17 +465,19 @@ fn segments_have_their_full_length_whenever_they_are_in_the_log() {
 struct Refusing {
     disk: SimIo,
     fault: Rc<Cell<Option<(u32, i32)>>>,
+    /// For how many turns a write of zeros alone (warming) is in flight.
+    zeros_take: Rc<Cell<u32>>,
 }
 
 struct RefusingFile {
     file: <SimIo as Io>::File,
-    fault: Rc<Cell<Option<(u32, i32)>>>,
+    io: Refusing,
 }
 
 impl Io for Refusing {
     type File = RefusingFile;
     async fn open(&self, path: &Path, how: Open) -> io::Result<RefusingFile> {
-        Ok(RefusingFile { file: self.disk.open(path, how).await?, fault: self.fault.clone() })
+        Ok(RefusingFile { file: self.disk.open(path, how).await?, io: self.clone() })
     }
     async fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
         self.disk.list(dir).await
@@ -481,15 +511,27 @@ impl Io for Refusing {
     }
 }
 
+/// Pending once.
+async fn turn() {
+    let mut first = true;
+    poll_fn(|_| if std::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }).await;
+}
+
 impl File for RefusingFile {
     type Buf = <<SimIo as Io>::File as File>::Buf;
     fn buffer(&self, bytes: usize) -> Self::Buf {
         self.file.buffer(bytes)
     }
     async fn write_at(&self, at: u64, buf: Self::Buf) -> (io::Result<usize>, Self::Buf) {
-        match self.fault.get() {
+        let bytes: &[u8] = buf.as_ref();
+        if bytes.iter().all(|byte| *byte == 0) {
+            for _ in 0..self.io.zeros_take.get() {
+                turn().await;
+            }
+        }
+        match self.io.fault.get() {
             Some((0, number)) => return (Err(io::Error::from_raw_os_error(number)), buf),
-            Some((left, number)) => self.fault.set(Some((left - 1, number))),
+            Some((left, number)) => self.io.fault.set(Some((left - 1, number))),
             None => {}
         }
         self.file.write_at(at, buf).await
@@ -519,36 +561,55 @@ fn what_a_half_written_refused_batch_left_is_cleaned_before_the_next() {
     const ENOSPC: i32 = 28;
     block_on(async {
         let config = config("/store");
-        let io = Refusing { disk: SimIo::new(1, Faults::none()), fault: Rc::default() };
+        let io = Refusing { disk: SimIo::new(1, Faults::none()), fault: Rc::default(), zeros_take: Rc::default() };
         let mut log = open_empty(&io, &config).await;
         let mut kept = Vec::new();
+        // All of whole blocks, so that padding covers no stale head.
         for seed in 0..3 {
-            kept.push(place_one(&mut log, 0, seed, 16_000).unwrap());
+            kept.push(place_one(&mut log, 0, seed, 12_288).unwrap());
             log.write(true).await.unwrap();
         }
         // Two parts: the first is written (records, blank and all), the second meets a full disk.
         for seed in 3..8 {
-            place_one(&mut log, 0, seed, 3_000).unwrap();
+            place_one(&mut log, 0, seed, 4_096).unwrap();
         }
-        place_one(&mut log, 0, 8, 8_000).unwrap();
+        place_one(&mut log, 0, 8, 8_192).unwrap();
         io.fault.set(Some((1, ENOSPC)));
-        assert!(matches!(log.write(true).await, Err(StoreError::NoSpace(_))));
+        assert!(matches!(log.write(true).await, Err(StoreError::NoSpace(PhyOffset(SEGMENT_BYTES)))));
         assert_eq!(log.next(key(0)), QueueOffset(3));
         // Still full: cleaning is refused as well.
         io.fault.set(Some((0, ENOSPC)));
-        place_one(&mut log, 0, 9, 3_000).unwrap();
+        place_one(&mut log, 0, 9, 4_096).unwrap();
         assert!(matches!(log.write(true).await, Err(StoreError::NoSpace(_))));
         io.fault.set(None);
-        // As long as the first refused record: the second one would follow directly.
-        kept.push(place_one(&mut log, 0, 10, 3_000).unwrap());
-        log.write(true).await.unwrap();
-        assert_eq!(scan(io.clone(), &config, 0).await.records, kept);
-        for seed in 11..20 {
-            kept.push(place_one(&mut log, 0, seed, 3_000).unwrap());
+        for seed in 10..20 {
+            // As long as the first refused record: the second one would follow directly.
+            kept.push(place_one(&mut log, 0, seed, 4_096).unwrap());
             log.write(true).await.unwrap();
             assert_eq!(scan(io.clone(), &config, 0).await.records, kept);
         }
     });
+}
+
+#[test]
+fn a_write_waits_for_the_warming_it_meets() {
+    for turns in 0..40 {
+        block_on(async {
+            let config = StoreConfig { segment_bytes: 1 << 20, warm_ahead_bytes: 1 << 20, ..config("/store") };
+            let io = Refusing { disk: SimIo::new(1, Faults::none()), fault: Rc::default(), zeros_take: Rc::default() };
+            let mut log = open_empty(&io, &config).await;
+            let keeper = log.keeper();
+            // A first step may make the segment; then each is a piece of zeros right behind the end.
+            io.zeros_take.set(turns);
+            let mut kept = Vec::new();
+            for seed in 0..10 {
+                kept.push(place_one(&mut log, 0, seed, 5_000).unwrap());
+                let (_, written) = join(keeper.step(), log.write(false)).await;
+                written.unwrap();
+                assert_eq!(scan(io.clone(), &config, 0).await.records, kept);
+            }
+        });
+    }
 }
 
 #[test]
