@@ -26,6 +26,8 @@ const EXHAUSTED_REST: Duration = Duration::from_millis(200);
 #[derive(Clone)]
 pub struct Spread {
     lanes: Arc<[Lane]>,
+    /// The shard that wins among equals, and those behind it: where a request has the shortest way.
+    first: usize,
 }
 
 struct Lane {
@@ -37,19 +39,24 @@ struct Lane {
 
 impl Spread {
     pub fn new(shards: usize) -> Self {
-        assert!(shards > 0, "a server without shards");
+        Self::preferring(shards, 0)
+    }
+
+    /// As `new`; among shards with equally few connections `first` gets the next one, then the one behind it.
+    pub fn preferring(shards: usize, first: usize) -> Self {
+        assert!(first < shards, "a server without shards, or a preference for none of them");
         let lane = |_| {
             let (sender, receiver) = flume::bounded(HANDED_MAX);
             Lane { sender, receiver, count: AtomicUsize::new(0) }
         };
-        Spread { lanes: (0..shards).map(lane).collect() }
+        Spread { lanes: (0..shards).map(lane).collect(), first }
     }
 
-    /// The shard with the fewest connections; among equals the first one from `turn` on.
-    fn least(&self, turn: usize) -> usize {
+    /// The shard with the fewest connections; among equals the first one from `first` on.
+    fn least(&self) -> usize {
         let shards = self.lanes.len();
-        let from_turn = (0..shards).map(|step| (turn + step) % shards);
-        from_turn.min_by_key(|shard| self.lanes[*shard].count.load(Ordering::Relaxed)).expect("there are shards")
+        let in_order = (0..shards).map(|step| (self.first + step) % shards);
+        in_order.min_by_key(|shard| self.lanes[*shard].count.load(Ordering::Relaxed)).expect("there are shards")
     }
 
     /// Connections of each shard, for logs and metrics.
@@ -79,7 +86,7 @@ pub async fn accept(bound: Bound, spread: Spread, gate: Rc<Gate>) {
     // SAFETY: `into_raw_fd` gives up the only ownership of a listening socket; the glommio listener takes it over.
     let listener = unsafe { TcpListener::from_raw_fd(bound.socket.into_raw_fd()) };
     let mut exhausted = false;
-    for turn in 0.. {
+    loop {
         let accepted = or(async { Some(listener.shared_accept().await) }, async {
             gate.closed().await;
             None
@@ -88,7 +95,7 @@ pub async fn accept(bound: Bound, spread: Spread, gate: Rc<Gate>) {
             None => return,
             Some(Ok(stream)) => {
                 exhausted = false;
-                let lane = &spread.lanes[spread.least(turn)];
+                let lane = &spread.lanes[spread.least()];
                 lane.count.fetch_add(1, Ordering::Relaxed);
                 lane.sender.send_async(stream).await.expect("the spread keeps a receiver of each lane");
             }
@@ -167,7 +174,7 @@ mod tests {
     fn the_least_loaded_shard_is_next_and_equals_take_turns() {
         let spread = Spread::new(3);
         let handed = |turn: usize| {
-            let shard = spread.least(turn);
+            let shard = spread.least();
             spread.lanes[shard].count.fetch_add(1, Ordering::Relaxed);
             shard
         };

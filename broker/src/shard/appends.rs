@@ -19,8 +19,10 @@ use uringmq_store::dispatch;
 const GROUP_BYTES: usize = 256 * 1024;
 /// Records encoded and not yet answered, per shard; beyond it sends are refused as busy.
 pub const IN_FLIGHT_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// A fresh buffer; one that grew is kept as it is.
+const BUFFER_BYTES: usize = 64 * 1024;
 /// Buffers kept for reuse.
-const SPARE_BUFFERS: usize = 32;
+const SPARE_BUFFERS: usize = 64;
 
 /// What the derived files need of one record of a group.
 #[derive(Clone, Copy, Debug)]
@@ -154,14 +156,14 @@ impl Appends {
     /// Gives a buffer back for reuse (the tail cache dropped its last reference).
     pub fn recycle(&self, mut buffer: Vec<u8>) {
         let mut spare = self.spare.borrow_mut();
-        if spare.len() < SPARE_BUFFERS && buffer.capacity() >= GROUP_BYTES && buffer.capacity() <= 2 * GROUP_BYTES {
+        if spare.len() < SPARE_BUFFERS && (BUFFER_BYTES..=2 * GROUP_BYTES).contains(&buffer.capacity()) {
             buffer.clear();
             spare.push(buffer);
         }
     }
 
     fn new_group(&self, from: crate::placement::ShardId) -> Box<AppendGroup> {
-        let bytes = self.spare.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(GROUP_BYTES + GROUP_BYTES / 4));
+        let bytes = self.spare.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES));
         Box::new(AppendGroup {
             from,
             bytes,
@@ -188,6 +190,18 @@ pub struct NewMessage<'a> {
     pub properties: &'a str,
     /// Under SYNC_FLUSH: answer only once it is on stable storage.
     pub wait_durable: bool,
+}
+
+/// A message of broker code on its way to the writer.
+pub struct Gathered(flume::Receiver<Result<Receipt, Refusal>>);
+
+impl Gathered {
+    pub async fn stored(self) -> Result<Receipt, StoreError> {
+        match self.0.recv_async().await {
+            Ok(outcome) => outcome.map_err(Refusal::to_error),
+            Err(_) => Err(StoreError::Poisoned { op: "append while stopping", at: PhyOffset(0) }),
+        }
+    }
 }
 
 /// Fills one run of the shard's current group; nothing is kept when it is dropped without `finish`.
@@ -341,6 +355,13 @@ impl Shard {
 
     /// Stores one message for broker code. It goes out at once.
     pub async fn append(&self, m: NewMessage<'_>) -> Result<Receipt, StoreError> {
+        let gathered = self.gather(&m)?;
+        self.push_appends();
+        gathered.stored().await
+    }
+
+    /// Leaves one message of broker code in the shard's current group. The caller owes a `push_appends` before it waits.
+    pub fn gather(&self, m: &NewMessage<'_>) -> Result<Gathered, StoreError> {
         let key = QueueKey { topic: m.topic.id, queue: m.queue };
         let keys = KeyProps::of(m.properties, true);
         let record = NewRecord {
@@ -358,19 +379,15 @@ impl Shard {
             more_properties: "",
         };
         let (tx, rx) = flume::bounded(1);
-        {
-            let mut run = RunBuilder::new(self, key);
-            run.record(&record, &keys).map_err(|_| StoreError::TooLarge {
-                bytes: m.properties.len() + m.topic.name.len(),
-                max: record::PROPERTIES_BYTES_MAX,
-            })?;
-            run.finish(Pending::Wait(tx), true, m.wait_durable);
+        let mut run = RunBuilder::new(self, key);
+        run.record(&record, &keys).map_err(|_| StoreError::TooLarge {
+            bytes: m.properties.len() + m.topic.name.len(),
+            max: record::PROPERTIES_BYTES_MAX,
+        })?;
+        if run.finish(Pending::Wait(tx), true, m.wait_durable) {
+            self.push_appends();
         }
-        self.push_appends();
-        match rx.recv_async().await {
-            Ok(outcome) => outcome.map_err(Refusal::to_error),
-            Err(_) => Err(StoreError::Poisoned { op: "append while stopping", at: self.marks.readable() }),
-        }
+        Ok(Gathered(rx))
     }
 
     pub(super) fn on_appended(self: &Rc<Self>, appended: Appended) {

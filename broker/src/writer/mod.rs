@@ -34,6 +34,8 @@ pub struct Writer {
     pub keeper: Keeper,
     /// Wakes the keeper's task after a write.
     pub tail_moved: Event,
+    /// Retention was asked for by code 329; it is looked at its next time.
+    pub clean_now: Cell<bool>,
 }
 
 impl Writer {
@@ -46,6 +48,7 @@ impl Writer {
             stopped: Event::default(),
             keeper,
             tail_moved: Event::default(),
+            clean_now: Cell::new(false),
         }
     }
     pub fn take(&self, group: Box<AppendGroup>) {
@@ -125,7 +128,7 @@ impl Waiting {
     }
 
     /// The hint for all shards. The groups' buffers become the shards' tail caches.
-    fn committed(self, from: PhyOffset, to: PhyOffset) -> Committed {
+    fn committed(self, shard: &Shard, from: PhyOffset, to: PhyOffset) -> Committed {
         let count: usize = self.groups.iter().map(|g| g.records.len()).sum();
         let mut entries = Vec::with_capacity(count);
         let mut spans: SmallVec<[Span; 4]> = SmallVec::new();
@@ -137,8 +140,9 @@ impl Waiting {
             hash_base[i] = hashes.len() as u32;
             hashes.extend_from_slice(&g.hashes);
             let mut bytes = std::mem::take(&mut g.bytes);
-            if bytes.len() < bytes.capacity() / 2 {
-                bytes = bytes.as_slice().to_vec(); // the cache is charged by length
+            if bytes.len() < bytes.capacity() / 4 {
+                let exact = bytes.as_slice().to_vec(); // the cache is charged by length
+                shard.appends.recycle(std::mem::replace(&mut bytes, exact));
             }
             buffers[i] = Some(Arc::new(bytes));
         }
@@ -237,7 +241,7 @@ async fn write_batch(shard: &Rc<Shard>, log: &mut Log, mut waiting: Waiting, syn
             let marks = &shard.marks;
             marks.written.store(written.to.0, Ordering::Release);
             marks.readable.store(written.to.0, Ordering::Release);
-            let committed = Arc::new(waiting.committed(written.from, written.to));
+            let committed = Arc::new(waiting.committed(shard, written.from, written.to));
             for to in 0..shard.shards {
                 if shard.mesh.backlog(to) < HINT_BACKLOG_MAX {
                     shard.mesh.push(to, Msg::Committed(committed.clone()));
