@@ -171,17 +171,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_loaded_shard_is_next_and_equals_take_turns() {
-        let spread = Spread::new(3);
-        let handed = |turn: usize| {
+    fn the_least_loaded_shard_is_next_and_the_preferred_one_wins_among_equals() {
+        let spread = Spread::preferring(3, 1);
+        let handed = || {
             let shard = spread.least();
             spread.lanes[shard].count.fetch_add(1, Ordering::Relaxed);
             shard
         };
-        assert_eq!([handed(0), handed(1), handed(2)], [0, 1, 2]);
-        assert_eq!(handed(4), 1);
-        assert_eq!(handed(4), 2, "shard 1 has one more by now");
-        assert_eq!(spread.counts(), [1, 2, 2]);
+        assert_eq!([handed(), handed(), handed()], [1, 2, 0]);
+        assert_eq!(handed(), 1);
+        assert_eq!(handed(), 2, "shard 1 has one more by now");
         drop(Counted { spread: spread.clone(), shard: 2 });
         assert_eq!(spread.counts(), [1, 2, 1]);
     }
