@@ -13,7 +13,9 @@ pub enum BrokerError {
     /// The body is missing or not what the code wants; the text names what.
     #[error("request body: {0}")]
     Body(String),
-    #[error("topic[{0}] not exist, apply first please!\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.")]
+    #[error(
+        "topic[{0}] not exist, apply first please!\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+    )]
     NoTopic(String),
     #[error("subscription group [{0}] does not exist")]
     NoGroup(String),

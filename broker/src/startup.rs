@@ -81,7 +81,8 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
     let BrokerRun { config, beside, stop, ready } = run;
     let cpus = allowed_cpus(&config);
     let shards = config.shard_count(cpus.len());
-    let checked = start_checks::check(shards, &config.store_root, &[&config.commit_log_dir]).map_err(|e| e.to_string())?;
+    let checked =
+        start_checks::check(shards, &config.store_root, &[&config.commit_log_dir]).map_err(|e| e.to_string())?;
     checked.warnings.iter().for_each(|text| warn!("{text}"));
     let _lock = checked.lock; // held until the process ends its work
     let bound = bind(config.listen_addr())?;
@@ -146,7 +147,8 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
 }
 
 fn bind(addr: SocketAddr) -> Result<Bound, String> {
-    listener::bind(addr).map_err(|e| format!("cannot listen on {addr}: {e} (listenPort, or listenPort - 2 for the fast port)"))
+    listener::bind(addr)
+        .map_err(|e| format!("cannot listen on {addr}: {e} (listenPort, or listenPort - 2 for the fast port)"))
 }
 
 /// Which core each shard runs on.
@@ -249,7 +251,11 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         reader: LogReader::new(io.clone(), &parts.store),
         tail: RefCell::new(shard::tail_cache::TailCache::new(config.tail_cache_bytes)),
         appends: Appends::new(parts.store.delay_levels_ms.clone(), stamp),
-        queues: shard::queues::Queues::new(io.clone(), parts.store.root.join("consumequeue"), parts.store.queue_file_bytes),
+        queues: shard::queues::Queues::new(
+            io.clone(),
+            parts.store.root.join("consumequeue"),
+            parts.store.queue_file_bytes,
+        ),
         offsets: shard::offsets::Offsets::default(),
         dispatch: shard::dispatch::Cursor::new(opened.end, opened.last_store_timestamp_ms),
         counters: shard::Counters::default(),
@@ -305,7 +311,15 @@ async fn serve(shard: Rc<Shard>, parts: Parts, first: Option<First>) {
     for (spread, fast) in [(parts.spread.clone(), false), (parts.fast_spread.clone(), true)] {
         let service = Rc::new(BrokerService { shard: shard.clone(), fast });
         let limits = Limits { idle_ms: parts.config.idle_seconds * 1000, ..Limits::default() };
-        glommio::spawn_local(listener::serve(spread, shard.id, shard.conns.clone(), service, limits, shard.doors.clone())).detach();
+        glommio::spawn_local(listener::serve(
+            spread,
+            shard.id,
+            shard.conns.clone(),
+            service,
+            limits,
+            shard.doors.clone(),
+        ))
+        .detach();
     }
     let Some((bound, fast, beside, ready, started)) = first else {
         // The other shards stop when shard 0 has closed what depends on them.
@@ -374,9 +388,7 @@ async fn open_doors(
 /// Tells the writer where each queue goes on.
 async fn set_next_offsets(shard: &Rc<Shard>) {
     let next = shard
-        .run_on_all(|s| async move {
-            s.queues.all().iter().map(|q| (q.key, q.cq.max())).collect::<Vec<_>>()
-        })
+        .run_on_all(|s| async move { s.queues.all().iter().map(|q| (q.key, q.cq.max())).collect::<Vec<_>>() })
         .await;
     shard
         .run_on(shard.writer_shard, move |s| async move {

@@ -84,7 +84,8 @@ impl Shared {
                 return Poll::Ready(true);
             }
             place.park(cx);
-            let _ = conn.reader_bell().poll_heard(cx); // rung by a close, which the next poll sees
+            // A close rings. What was rung before is heard first, so that the bell then listens for this task.
+            while conn.reader_bell().poll_heard(cx).is_ready() {}
             Poll::Pending
         })
         .await;

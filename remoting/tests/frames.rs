@@ -98,6 +98,22 @@ fn large_frames_wait_for_the_receive_budget() {
     waiting.echo(4, &body);
 }
 
+#[test]
+fn a_connection_that_waits_for_the_budget_can_be_closed() {
+    let server = Server::start(1, Limits { receive_budget_bytes: 150_000, ..small_reads() });
+    let frame = request(ECHO, 1, &[5; 100_000]);
+    let (mut slow, mut waiting, mut small) = (server.connect(), server.connect(), server.connect());
+    slow.send(&frame[..50_000]);
+    small.echo(1, b"");
+    waiting.send(&frame[..50_000]);
+    small.echo(2, b"");
+    server.close_all();
+    for raw in [&mut slow, &mut waiting, &mut small] {
+        assert_eq!(raw.receive(), None);
+    }
+    (0..3).for_each(|_| server.wait_for(Event::Closed));
+}
+
 /// The bytes of known faults P01 and P04, and a few more.
 fn broken() -> Vec<(&'static str, Vec<u8>)> {
     let framed = |kind: u8, header: &[u8]| {

@@ -45,7 +45,7 @@ pub struct Written {
 /// The end of the log. One exists; the writer core owns it.
 pub struct Appender<I: Io> {
     shared: Rc<Shared<I>>,
-    /// Missing while there is no segment to write to (an empty store on a full disk).
+    /// Missing before the first record.
     filling: Option<Filling<I::File>>,
     next: HashMap<QueueKey, u64>,
     /// Offsets to restore when the batch fails, in the order of change.
@@ -73,6 +73,9 @@ struct Shared<I: Io> {
     written: Cell<u64>,
     durable: Cell<u64>,
     poisoned: Cell<Option<(&'static str, PhyOffset)>>,
+    /// What is before the end in its block, from when the segment is ready to be written to until the first batch takes it.
+    tail: RefCell<Option<Vec<u8>>>,
+    ready: Cell<bool>,
     /// Oldest first: closed and not yet synced, the active one, the next.
     open: RefCell<VecDeque<Rc<Segment<I::File>>>>,
     making: Cell<bool>,
@@ -95,33 +98,26 @@ impl<I: Io> Appender<I> {
     /// Succeeds on a full disk; then the first writes answer `NoSpace`.
     /// Errors: `Refused` (a segment of another length, a missing one), `Io`.
     pub async fn open(io: I, config: &StoreConfig, min: PhyOffset, end: PhyOffset) -> Result<Self, StoreError> {
-        let shared = Rc::new(Shared::new(io, config, min.0, end.0));
+        let places = Places::make(&io, config).await.map_err(|source| {
+            let path = config.commit_log_dir.clone();
+            StoreError::File { op: "make directories of", path, source }
+        })?;
+        let shared = Rc::new(Shared::new(io, config, places, min.0, end.0));
         shared.clear_aside().await?;
         shared.take_out_behind(end.0).await?;
-        let active = match shared.active_at(end.0).await {
-            Err(StoreError::NoSpace(_)) => None,
-            other => Some(other?),
-        };
-        let mut appender = Appender {
+        shared.sync_closed(end.0).await?;
+        match shared.make_ready().await {
+            Err(StoreError::NoSpace(_)) => {} // the keeper tries again
+            done => done?,
+        }
+        Ok(Appender {
             shared,
             filling: None,
             next: HashMap::new(),
             undo: Vec::new(),
             store_timestamp_ms: 0,
             soiled: Vec::new(),
-        };
-        if let Some(segment) = active {
-            let tail = appender.shared.zero_behind(&segment, end.0).await?;
-            appender.begin(segment, &tail);
-        }
-        Ok(appender)
-    }
-
-    fn begin(&mut self, segment: Rc<Segment<I::File>>, tail: &[u8]) {
-        let shared = &self.shared;
-        let end = shared.written.get();
-        let batch = Batch::new(&segment.file, end, tail, shared.segment_bytes, shared.batch_bytes_max);
-        self.filling = Some(Filling { batch, segment });
+        })
     }
 
     /// The keeper of this log: makes the next segment, warms it, syncs, deletes. Its methods run beside `write`, as tasks of the
@@ -169,9 +165,9 @@ impl<I: Io> Appender<I> {
         self.shared.check_poison()?;
         self.check_size(records.len(), lens)?;
         if self.filling.is_none() {
-            self.find_segment()?;
+            self.begin()?;
         }
-        let Filling { batch, segment } = self.filling.as_mut().expect("found above");
+        let Filling { batch, segment } = self.filling.as_mut().expect("begun above");
         let phy = batch.make_room(&segment.file, records.len());
         self.store_timestamp_ms = self.store_timestamp_ms.max(self.shared.io.now_ms());
         let first = if numbered {
@@ -212,11 +208,15 @@ impl<I: Io> Appender<I> {
         Ok(())
     }
 
-    /// After a start on a full disk: whether the keeper got a segment meanwhile.
-    fn find_segment(&mut self) -> Result<(), StoreError> {
-        let end = self.shared.written.get();
-        let segment = self.shared.segment(end).ok_or(StoreError::NoSpace(PhyOffset(end)))?;
-        self.begin(segment, &[]); // only a segment made anew can be missing, so `end` is its start
+    /// Begins the first batch. `NoSpace` when the start was on a full disk and the keeper could not make up for it yet.
+    fn begin(&mut self) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let end = shared.written.get();
+        let (Some(tail), Some(segment)) = (shared.tail.take(), shared.segment(end)) else {
+            return Err(StoreError::NoSpace(PhyOffset(end)));
+        };
+        let batch = Batch::new(&segment.file, end, &tail, shared.segment_bytes, shared.batch_bytes_max);
+        self.filling = Some(Filling { batch, segment });
         Ok(())
     }
 
@@ -287,11 +287,11 @@ impl<I: Io> Appender<I> {
 }
 
 impl<I: Io> Shared<I> {
-    fn new(io: I, config: &StoreConfig, min: u64, end: u64) -> Self {
+    fn new(io: I, config: &StoreConfig, places: Places, min: u64, end: u64) -> Self {
         assert!(config.segment_bytes.is_multiple_of(crate::io::ALIGN as u64), "segments are whole blocks");
         Shared {
             io,
-            places: Places::of(config),
+            places,
             segment_bytes: config.segment_bytes,
             record_bytes_max: config.record_bytes_max,
             batch_bytes_max: config.batch_bytes_max,
@@ -300,6 +300,8 @@ impl<I: Io> Shared<I> {
             written: Cell::new(end),
             durable: Cell::new(end),
             poisoned: Cell::new(None),
+            tail: RefCell::new(None),
+            ready: Cell::new(false),
             open: RefCell::new(VecDeque::new()),
             making: Cell::new(false),
             made: Event::default(),
@@ -341,21 +343,9 @@ impl<I: Io> Shared<I> {
         self.open.borrow().iter().find(|segment| segment.start == start).cloned()
     }
 
-    /// Makes the directories of a log, durably, and removes what an earlier process was making or removing.
+    /// Removes what an earlier process was making or removing.
     async fn clear_aside(&self) -> Result<(), StoreError> {
         let at = self.written.get();
-        let new = self.io.metadata(&self.places.aside).await.is_err();
-        for dir in [&self.places.log, &self.places.aside] {
-            self.io.create_dir(dir).await.map_err(|e| store_error("create directory", at, e))?;
-        }
-        if new {
-            for parent in self.places.log.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()) {
-                match self.io.sync_dir(parent).await {
-                    Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => break, // so it is not one made just now
-                    done => done.map_err(|e| store_error("sync directory", at, e))?,
-                }
-            }
-        }
         let names = self.io.list(&self.places.aside).await.map_err(|e| store_error("list", at, e))?;
         for name in names {
             let path = self.places.aside.join(name);
@@ -376,29 +366,37 @@ impl<I: Io> Shared<I> {
         Ok(())
     }
 
-    /// Opens the segment that holds the end, or makes it when the log ends where it begins; those before it are synced as far back
-    /// as they may not be.
-    async fn active_at(&self, end: u64) -> Result<Rc<Segment<I::File>>, StoreError> {
-        let start = self.start_of(end);
-        let oldest =
-            start.saturating_sub(UNSYNCED_SEGMENTS_MAX * self.segment_bytes).max(self.start_of(self.min.get()));
-        for before in (oldest..start).step_by(self.segment_bytes as usize) {
-            if let Some(closed) = segment::open(&self.io, &self.places, before, self.segment_bytes).await? {
-                closed.file.datasync().await.map_err(|e| store_error("sync", before, e))?;
+    /// Syncs the segments before the active one as far back as they may not be.
+    async fn sync_closed(&self, end: u64) -> Result<(), StoreError> {
+        let active = self.start_of(end);
+        let oldest = active.saturating_sub(UNSYNCED_SEGMENTS_MAX * self.segment_bytes);
+        for start in (oldest.max(self.start_of(self.min.get()))..active).step_by(self.segment_bytes as usize) {
+            if let Some(closed) = segment::open(&self.io, &self.places, start, self.segment_bytes).await? {
+                closed.file.datasync().await.map_err(|e| store_error("sync", start, e))?;
             }
         }
-        match segment::open(&self.io, &self.places, start, self.segment_bytes).await? {
-            Some(segment) => {
-                let segment = Rc::new(segment);
-                self.open.borrow_mut().push_back(segment.clone());
-                Ok(segment)
-            }
-            None if end == start => self.segment_or_make(start).await,
+        Ok(())
+    }
+
+    /// Opens the segment that holds the end, or makes it when the log ends where it begins, and prepares it for the first batch.
+    async fn make_ready(&self) -> Result<(), StoreError> {
+        let end = self.written.get();
+        let start = self.start_of(end);
+        let segment = match segment::open(&self.io, &self.places, start, self.segment_bytes).await? {
+            Some(segment) => Rc::new(segment),
+            None if end == start => self.segment_or_make(start).await?,
             None => {
                 let what = "is missing, though the log ends in it".to_owned();
-                Err(StoreError::Refused { path: self.places.segment(start), what })
+                return Err(StoreError::Refused { path: self.places.segment(start), what });
             }
+        };
+        let tail = self.zero_behind(&segment, end).await?;
+        if self.segment(start).is_none() {
+            self.open.borrow_mut().push_back(segment);
         }
+        self.tail.replace(Some(tail));
+        self.ready.set(true);
+        Ok(())
     }
 
     /// Makes everything behind the end zeros and durable, with the bytes before it in the same block, which it returns.
@@ -545,12 +543,12 @@ impl<I: Io> Keeper<I> {
         if shared.poisoned.get().is_some() {
             return Ok(false);
         }
-        let written = shared.written.get();
-        let active = shared.start_of(written);
-        if shared.segment(active).is_none() {
-            shared.segment_or_make(active).await?;
+        if !shared.ready.get() {
+            shared.make_ready().await?;
             return Ok(true);
         }
+        let written = shared.written.get();
+        let active = shared.start_of(written);
         let next = active + shared.segment_bytes;
         let near = written - active >= shared.segment_bytes / 2 || written + shared.warm_ahead_bytes > next;
         if near && shared.segment(next).is_none() {

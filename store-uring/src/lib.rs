@@ -11,13 +11,13 @@ pub mod io;
 pub mod json_table;
 pub mod lock;
 pub mod log_reader;
-pub mod open;
-pub mod retention;
-pub mod segment;
 mod log_scan;
+pub mod open;
 pub mod queue_ends;
 mod queue_scan;
 mod recovery;
+pub mod retention;
+pub mod segment;
 mod turn;
 
 use std::path::PathBuf;

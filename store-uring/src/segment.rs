@@ -23,16 +23,55 @@ pub(crate) struct Segment<F> {
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     pub(crate) log: PathBuf,
-    /// Beside the log's directory, so on the same filesystem: segments being made and being removed.
+    /// Segments being made and being removed; on the log's filesystem, for the renames: beside the log's directory, or in it
+    /// (Apache skips directories there) when the log's directory is a mount point.
     pub(crate) aside: PathBuf,
 }
 
 impl Places {
+    /// As a reader needs them: where the aside is has not been looked up.
     pub(crate) fn of(config: &StoreConfig) -> Places {
         let log = config.commit_log_dir.clone();
         let mut aside = log.file_name().unwrap_or_default().to_owned();
         aside.push("-next");
         Places { aside: log.with_file_name(aside), log }
+    }
+
+    /// Makes the directories, durably, and finds out which aside can be used.
+    pub(crate) async fn make<I: Io>(io: &I, config: &StoreConfig) -> io::Result<Places> {
+        let beside = Places::of(config);
+        let inside = Places { aside: beside.log.join("next"), log: beside.log.clone() };
+        io.create_dir(&beside.log).await?;
+        for known in [&inside, &beside] {
+            if io.metadata(&known.aside).await.is_ok_and(|found| found.is_dir) {
+                return Ok(known.clone());
+            }
+        }
+        let tried = async {
+            io.create_dir(&beside.aside).await?;
+            io.rename(&beside.aside, &inside.aside).await?;
+            io.rename(&inside.aside, &beside.aside).await
+        };
+        let places = match tried.await {
+            Ok(()) => beside,
+            Err(e) => {
+                use io::ErrorKind::{CrossesDevices, PermissionDenied, ReadOnlyFilesystem};
+                if !matches!(e.kind(), CrossesDevices | PermissionDenied | ReadOnlyFilesystem) {
+                    return Err(e);
+                }
+                let _ = io.remove_dir(&beside.aside).await; // only made to try
+                io.create_dir(&inside.aside).await?;
+                inside
+            }
+        };
+        let parents = places.log.ancestors().filter(|dir| !dir.as_os_str().is_empty());
+        for parent in parents {
+            match io.sync_dir(parent).await {
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => break, // so it is not one made just now
+                done => done?,
+            }
+        }
+        Ok(places)
     }
 
     pub(crate) fn segment(&self, start: u64) -> PathBuf {

@@ -52,16 +52,11 @@ pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
         Err((remark, kind)) => return forbidden(remark, kind),
     };
     if filter.expression_type != "TAG" && !config.property_filter {
-        let remark =
-            format!("The broker does not support consumer to filter message by {}", filter.expression_type);
+        let remark = format!("The broker does not support consumer to filter message by {}", filter.expression_type);
         return Err(BrokerError::refused(code::SYSTEM_ERROR, remark));
     }
     let key = QueueKey { topic: topic.id, queue: h.queue_id as u32 };
-    let suspend_ms = if config.long_polling {
-        h.suspend_timeout_ms.max(0) as u64
-    } else {
-        config.short_polling_ms
-    };
+    let suspend_ms = if config.long_polling { h.suspend_timeout_ms.max(0) as u64 } else { config.short_polling_ms };
     let ask = PullAsk {
         origin: req.origin,
         key,
@@ -120,9 +115,7 @@ pub fn parse(expression: &str, expression_type: &str, version: i64) -> Option<Su
     let all = !tag || expression.is_empty() || expression == "*";
     let mut codes = Vec::new();
     if !all {
-        codes.extend(
-            expression.split("||").map(str::trim).filter(|t| !t.is_empty()).map(|t| message::java_hash(t, 0)),
-        );
+        codes.extend(expression.split("||").map(str::trim).filter(|t| !t.is_empty()).map(|t| message::java_hash(t, 0)));
         if codes.is_empty() {
             return None;
         }

@@ -102,7 +102,8 @@ fn try_send(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError>
     };
     let queues = topic.config.read_queue_nums.max(topic.config.write_queue_nums);
     if h.queue_id >= queues {
-        let remark = format!("request queueId[{}] is illegal, {:?} Producer: {}", h.queue_id, topic.name, req.origin.peer);
+        let remark =
+            format!("request queueId[{}] is illegal, {:?} Producer: {}", h.queue_id, topic.name, req.origin.peer);
         return Err(BrokerError::refused(code::INVALID_PARAMETER, remark));
     }
     let queue = if h.queue_id >= 0 { h.queue_id as u32 } else { pick_queue(shard, topic, now) };
@@ -168,7 +169,8 @@ fn send_one(
     if delay == 0 {
         return store_one(shard, req, h, (text, &more), &props, (topic, queue, queue));
     }
-    let schedule = topics.get(names::SCHEDULE_TOPIC).ok_or_else(|| BrokerError::NoTopic(names::SCHEDULE_TOPIC.into()))?;
+    let schedule =
+        topics.get(names::SCHEDULE_TOPIC).ok_or_else(|| BrokerError::NoTopic(names::SCHEDULE_TOPIC.into()))?;
     message::push_property(more.to_mut(), prop::REAL_TOPIC, &topic.name);
     message::push_property(more.to_mut(), prop::REAL_QID, &queue.to_string());
     props.keys.delay_level = delay;
@@ -177,7 +179,8 @@ fn send_one(
         return store_one(shard, req, h, (text, &more), &props, place);
     }
     // A clamped level, and the timer properties that it overrules, are rewritten.
-    let kept = message::without(text, &[prop::DELAY, prop::TIMER_DELAY_SEC, prop::TIMER_DELAY_MS, prop::TIMER_DELIVER_MS]);
+    let kept =
+        message::without(text, &[prop::DELAY, prop::TIMER_DELAY_SEC, prop::TIMER_DELAY_MS, prop::TIMER_DELIVER_MS]);
     message::push_property(more.to_mut(), prop::DELAY, &delay.to_string());
     store_one(shard, req, h, (&kept, &more), &props, place)
 }

@@ -90,6 +90,10 @@ pub struct Shard {
     pub offsets: offsets::Offsets,
     pub dispatch: dispatch::Cursor,
     pub counters: Counters,
+    /// How far the delay levels are; shard 0 only.
+    pub delay: crate::delay::Delay,
+    /// What operators ask for beside the counters: samples, the configuration's version; shard 0 only.
+    pub figures: crate::handlers::stats::Figures,
     /// Shard 0 only.
     pub control: Option<Control>,
     /// Shard 0 only, when messageIndexEnable.
@@ -180,9 +184,11 @@ impl Shard {
             Msg::Respond(answer) => self.respond(answer.0, answer.1),
             Msg::Retry(f) => self.on_retry(*f),
             Msg::Topics(t) => {
-                self.queues.drop_deleted(&t);
+                let gone = self.queues.drop_deleted(&t);
                 self.offsets.drop_deleted(&t);
                 *self.topics.borrow_mut() = t;
+                // A topic made anew starts at 0, and this tells whoever waits for the old one (known fault F05).
+                gone.iter().for_each(|queue| self.release_held(queue));
             }
             Msg::Groups(g) => *self.groups.borrow_mut() = g,
             Msg::Run(job) => job(self.clone()),

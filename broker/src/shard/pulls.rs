@@ -187,7 +187,8 @@ impl Shard {
     }
 
     fn wanted(ask: &PullAsk, max: i64) -> usize {
-        let most = if ask.filter.all { (ask.max_count as usize).max(1) } else { FILTERED_ENTRIES.max(ask.max_count as usize) };
+        let most =
+            if ask.filter.all { (ask.max_count as usize).max(1) } else { FILTERED_ENTRIES.max(ask.max_count as usize) };
         most.min((max - ask.offset) as usize)
     }
 
@@ -255,15 +256,9 @@ impl Shard {
     fn caps(&self, config: &crate::config::BrokerConfig, phy: PhyOffset) -> Caps {
         let behind = self.marks.readable().0.saturating_sub(phy.0);
         if behind <= self.memory_bytes / 100 * config.hot_percent as u64 {
-            Caps {
-                count: config.pull_count_max_hot as usize,
-                bytes: config.pull_bytes_max_hot,
-            }
+            Caps { count: config.pull_count_max_hot as usize, bytes: config.pull_bytes_max_hot }
         } else {
-            Caps {
-                count: config.pull_count_max_cold as usize,
-                bytes: config.pull_bytes_max_cold,
-            }
+            Caps { count: config.pull_count_max_cold as usize, bytes: config.pull_bytes_max_cold }
         }
     }
 
@@ -273,8 +268,7 @@ impl Shard {
             if let Some(suspend_ms) = ask.suspend_ms {
                 ask.commit = None;
                 let now = self.now_ms();
-                let held =
-                    Held { until_ms: now.saturating_add(suspend_ms as i64), recheck_ms: now + RECHECK_MS, ask };
+                let held = Held { until_ms: now.saturating_add(suspend_ms as i64), recheck_ms: now + RECHECK_MS, ask };
                 return self.hold(held);
             }
         }

@@ -136,8 +136,7 @@ impl Queues {
     pub fn drop_deleted(&self, topics: &TopicTable) -> Vec<Rc<Queue>> {
         let gone: Vec<Rc<Queue>> = {
             let mut table = self.table.borrow_mut();
-            let keys: Vec<QueueKey> =
-                table.keys().filter(|k| topics.by_id(k.topic).is_none()).copied().collect();
+            let keys: Vec<QueueKey> = table.keys().filter(|k| topics.by_id(k.topic).is_none()).copied().collect();
             keys.iter().filter_map(|k| table.remove(k)).collect()
         };
         self.dropped.set(self.dropped.get() + gone.len() as u64);

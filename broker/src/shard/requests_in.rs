@@ -154,10 +154,7 @@ impl Shard {
         if self.id == 0 {
             return match create::make_missing(self, req)? {
                 Answer::Retry => {
-                    self.mesh.push(
-                        0,
-                        Msg::Retry(Box::new(Forward { frame: req.frame.to_vec(), origin: req.origin })),
-                    );
+                    self.mesh.push(0, Msg::Retry(Box::new(Forward { frame: req.frame.to_vec(), origin: req.origin })));
                     Ok(Answer::Later)
                 }
                 other => Ok(other),

@@ -105,12 +105,7 @@ impl Waiting {
     }
 
     /// Acks by asking shard: the refused ones, and those placed runs that `which` selects.
-    fn answer(
-        &mut self,
-        shard: &Shard,
-        failed: Option<Refusal>,
-        which: impl Fn(&Run) -> bool,
-    ) {
+    fn answer(&mut self, shard: &Shard, failed: Option<Refusal>, which: impl Fn(&Run) -> bool) {
         let mut acks: Vec<Vec<(u32, Result<Receipt, Refusal>)>> = vec![Vec::new(); shard.shards as usize];
         for &(g, r, receipt) in &self.placed {
             let group = &self.groups[g as usize];
@@ -150,11 +145,9 @@ impl Waiting {
             let group = &groups[g as usize];
             let run = &group.runs[r as usize];
             let mut phy = receipt.phy;
-            for (n, meta) in
-                group.records[run.first_record as usize..][..run.record_count as usize].iter().enumerate()
+            for (n, meta) in group.records[run.first_record as usize..][..run.record_count as usize].iter().enumerate()
             {
-                let tags_code =
-                    if meta.delayed { receipt.store_timestamp_ms + meta.tags_code } else { meta.tags_code };
+                let tags_code = if meta.delayed { receipt.store_timestamp_ms + meta.tags_code } else { meta.tags_code };
                 entries.push(Entry {
                     key: run.key,
                     queue_offset: receipt.queue_offset + if run.numbered { n as u64 } else { 0 },
@@ -205,11 +198,8 @@ pub async fn run(shard: Rc<Shard>, mut log: Log, sync_flush: bool) {
         let full = shard.marks.disk_full.load(Ordering::Relaxed) != 0;
         let mut waiting = Waiting::new();
         loop {
-            let fits = writer
-                .inbox
-                .borrow()
-                .front()
-                .is_some_and(|g| waiting.groups.is_empty() || log.fits(g.bytes.len()));
+            let fits =
+                writer.inbox.borrow().front().is_some_and(|g| waiting.groups.is_empty() || log.fits(g.bytes.len()));
             if !fits {
                 break;
             }

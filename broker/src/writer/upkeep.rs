@@ -3,7 +3,6 @@ use crate::config::BrokerConfig;
 use crate::shard::Shard;
 use futures_lite::future;
 use glommio::timer::sleep;
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -64,14 +63,14 @@ pub async fn sync_periodically(shard: Rc<Shard>) {
 }
 
 /// Removes expired segments, and refuses writes while the disk is nearly full.
-pub async fn retain(shard: Rc<Shard>, manual: Rc<Cell<bool>>) {
+pub async fn retain(shard: Rc<Shard>) {
     loop {
         let pause = Duration::from_millis(shard.config().clean_interval_ms.max(100));
         sleep(pause).await;
         if shard.gate.is_closed() {
             return;
         }
-        if let Err(e) = retain_once(&shard, manual.take()).await {
+        if let Err(e) = retain_once(&shard, writer(&shard).clean_now.take()).await {
             warn!(error = %e, "retention failed; trying again at the next interval");
         }
     }
