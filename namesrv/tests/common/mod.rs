@@ -9,7 +9,7 @@ use uringmq_proto::body::register::RegisterBrokerBody;
 use uringmq_proto::body::topic::{DataVersion, TopicConfig, TopicConfigSerializeWrapper};
 use uringmq_proto::codes::request;
 use uringmq_proto::command::{Command, FLAG_ONEWAY, Head, OwnedCommand, Value, write_frame};
-use uringmq_proto::frame;
+use uringmq_proto::frame::{self, Split};
 
 pub struct Server {
     pub addr: SocketAddr,
@@ -23,12 +23,15 @@ impl Server {
     pub fn start(test: &str, text: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("uringmq-ns-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let text = format!("listenPort=0\nbindAddress=127.0.0.1\nkvConfigPath={}\n{text}", dir.join("kv.json").display());
+        let text =
+            format!("listenPort=0\nbindAddress=127.0.0.1\nkvConfigPath={}\n{text}", dir.join("kv.json").display());
         let (config, _) = NamesrvConfig::from_text(&dir.join("n.conf"), &text).unwrap();
         let (stop, stopped) = flume::bounded::<()>(1);
         let (ready, served) = flume::bounded(1);
         let thread = std::thread::spawn(move || {
-            let stop = async move { drop(stopped.recv_async().await) };
+            let stop = async move {
+                let _ = stopped.recv_async().await; // a dropped sender stops it too
+            };
             uringmq_namesrv::run(config, stop, move |addr| ready.send(addr).unwrap())
         });
         Server { addr: served.recv().expect("it serves"), dir, stop, thread: Some(thread) }
@@ -95,12 +98,10 @@ impl Client {
     /// The next frame; `None` when the server closed.
     pub fn receive(&mut self) -> Option<OwnedCommand> {
         loop {
-            if self.buffer.len() >= 4 {
-                let bytes = 4 + u32::from_be_bytes(self.buffer[..4].try_into().unwrap()) as usize;
-                if self.buffer.len() >= bytes {
-                    let frame: Vec<u8> = self.buffer.drain(..bytes).collect();
-                    return Some(decode(&frame));
-                }
+            if let Split::Whole { frame, bytes } = frame::split(&self.buffer, false).unwrap() {
+                let answer = OwnedCommand::from(&Command::decode(frame).unwrap());
+                self.buffer.drain(..bytes);
+                return Some(answer);
             }
             let mut piece = [0; 65536];
             match self.stream.read(&mut piece) {
@@ -157,16 +158,6 @@ fn restate(frame: &[u8], from: &str, to: &str) -> Vec<u8> {
     out.extend_from_slice(header.as_bytes());
     out.extend_from_slice(body);
     out
-}
-
-fn decode(bytes: &[u8]) -> OwnedCommand {
-    match frame::split(bytes) {
-        Ok(Some((frame, used))) => {
-            assert_eq!(used, bytes.len());
-            OwnedCommand::from(&Command::decode(frame).unwrap())
-        }
-        other => panic!("{other:?}"),
-    }
 }
 
 /// Header fields of a registration of broker `b` in cluster `c`.

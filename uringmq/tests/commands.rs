@@ -1,0 +1,217 @@
+//! The binary from outside: flags, files that are not there, what it prints, how it starts and stops.
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+
+fn uringmq() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uringmq"));
+    command.env_remove("NAMESRV_ADDR").env_remove("RUST_LOG").env_remove("ROCKETMQ_HOME");
+    command
+}
+
+fn run(words: &[&str]) -> Output {
+    uringmq().args(words).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A directory of one test, on the disk that the build lies on (the system's temporary one may be in memory).
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(test: &str) -> Self {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        Dir(dir)
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server that says when it is ready.
+struct Server {
+    child: Child,
+    /// What it printed up to and with the line that says so.
+    said: String,
+}
+
+impl Server {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut said = String::new();
+        loop {
+            let from = said.len();
+            if lines.read_line(&mut said).unwrap() == 0 {
+                let mut why = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+                panic!("it ended before it was ready: {said}{why}");
+            }
+            if said[from..].starts_with("uringmq ready") {
+                return Server { child, said };
+            }
+        }
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: plain numbers; the child was not waited for, so its id is still its own.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    /// Waits for its end; status and what it logged.
+    fn end(mut self) -> (ExitStatus, String) {
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (self.child.wait().unwrap(), log)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Known fault A08.
+#[test]
+fn a_file_that_cannot_be_used_is_named() {
+    let dir = Dir::new("files");
+    let bad = dir.file("bad.conf", "brokerName=a\nlistenPort=10 911\n");
+    let here = dir.0.display().to_string();
+    for server in ["broker", "namesrv", "standalone"] {
+        for file in ["/no/such/file.conf", here.as_str()] {
+            let output = run(&[server, "-c", file]);
+            assert_eq!(output.status.code(), Some(1), "{server} {file}");
+            assert!(stderr(&output).contains(file), "{server} {file}: {}", stderr(&output));
+            assert_eq!(stdout(&output), "", "nothing that looks like a start");
+        }
+        let output = run(&[server, "-c", &bad]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains("bad.conf line 2: listenPort = '10 911'"), "{}", stderr(&output));
+    }
+    let output = run(&["broker", "-n", "a:1,b:2", "-p"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("flag -n: namesrvAddr = 'a:1,b:2'"), "{}", stderr(&output));
+}
+
+/// Known fault A08.
+#[test]
+fn the_effective_configuration_does_not_depend_on_the_order_of_flags() {
+    let dir = Dir::new("print");
+    let file = dir.file("b.conf", "namesrvAddr=file:1\nbrokerName=x\nmyKey=1\n");
+    let orders = [
+        ["-c", &file, "-n", "flag:1;flag:2", "-p"],
+        ["-n", "flag:1;flag:2", "-p", "-c", &file],
+        ["-p", "-n", "flag:1;flag:2", "-c", &file],
+        ["-p", "-c", &file, "-n", "flag:1;flag:2"],
+    ];
+    let printed: Vec<String> = orders.iter().map(|words| stdout(&run(&[&["broker"], &words[..]].concat()))).collect();
+    for text in &printed {
+        assert_eq!(text, &printed[0]);
+        for line in ["namesrvAddr=flag:1;flag:2", "brokerName=x", "listenPort=10911", "myKey=1"] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+    }
+    let output = run(&["broker", "-m", "-c", &file]);
+    assert!(stdout(&output).contains("namesrvAddr=file:1\n") && stdout(&output).lines().count() < 20);
+    let environment = uringmq().args(["broker", "-p"]).env("NAMESRV_ADDR", "env:1;env:2").output().unwrap();
+    assert!(stdout(&environment).contains("\nnamesrvAddr=env:1;env:2\n"));
+    let output = run(&["namesrv", "-p", "-n", "ignored"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stdout(&output).contains("listenPort=9876\n"));
+    assert_eq!(run(&["namesrv", "-m"]).status.code(), Some(1));
+    assert_eq!(run(&["--help"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_file_of_an_old_article_starts_with_warnings() {
+    let dir = Dir::new("article");
+    let text = format!(
+        "\u{feff}# a comment\r\nbrokerClusterName = DefaultCluster\r\nbrokerName=broker-a \r\nbrokerIP1=127.0.0.1\r\nlistenPort=0\r\n\
+         namesrvAddr=127.0.0.1:{};\r\nstorePathRootDir={}\r\nmapedFileSizeCommitLog=1048576\r\nmapedFileSizeConsumeQueue=300000\r\n\
+         storePathConsumeQueue={}\r\nsendMessageThreadPoolNums=128\r\nfileReservedTime=48\r\nbrokerName=broker-b\r\nnoSuchKey=1\r\n",
+        free_port(),
+        dir.0.join("store").display(),
+        dir.0.join("elsewhere").display()
+    );
+    let file = dir.file("b.conf", &text);
+    let server = Server::start(uringmq().args(["standalone", "-c", &file]));
+    let store = dir.0.join("store").display().to_string();
+    assert!(server.said.contains(&store), "{}", server.said);
+    assert!(server.said.lines().any(|line| line.starts_with("try ")), "{}", server.said);
+    let refused = run(&["broker", "-c", &file]);
+    assert_eq!(refused.status.code(), Some(1), "one store, one broker");
+    assert!(stderr(&refused).contains("has this store open"), "{}", stderr(&refused));
+    server.signal(libc::SIGTERM);
+    let (status, log) = server.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+    for wanted in [
+        "mapedFileSizeCommitLog is not a key and was not applied; the right one is mappedFileSizeCommitLog",
+        "mapedFileSizeConsumeQueue is not a key and was not applied; the right one is mappedFileSizeConsumeQueue",
+        "storePathConsumeQueue is not a key and was not applied; the right one is storePathRootDir",
+        "noSuchKey is not a known key",
+        "brokerName was already given",
+    ] {
+        assert_eq!(log.matches(wanted).count(), 1, "{wanted} in {log}");
+    }
+    assert!(!log.contains("sendMessageThreadPoolNums"), "{log}");
+    assert!(!dir.0.join("elsewhere").exists());
+    assert!(!dir.0.join("store/abort").exists(), "a clean stop");
+    let segment = std::fs::metadata(dir.0.join("store/commitlog/00000000000000000000")).unwrap();
+    assert_eq!(segment.len(), 1 << 30, "the misspelt size was not applied");
+}
+
+#[test]
+fn a_name_server_starts_and_stops() {
+    let dir = Dir::new("namesrv");
+    let text = format!("listenPort=0\nbindAddress=127.0.0.1\nkvConfigPath={}\n", dir.0.join("kv.json").display());
+    let file = dir.file("n.conf", &text);
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let server = Server::start(uringmq().args(["namesrv", "-c", &file]));
+        assert!(server.said.contains("boot success. serializeType=JSON, address 127.0.0.1:"), "{}", server.said);
+        server.signal(signal);
+        let (status, log) = server.end();
+        assert_eq!(status.code(), Some(0), "{log}");
+        assert!(log.contains("stopping in order"), "{log}");
+    }
+    std::fs::write(dir.0.join("kv.json"), "damaged").unwrap();
+    let refused = run(&["namesrv", "-c", &file]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("kv.json"), "{}", stderr(&refused));
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let dir = Dir::new("port");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let file = dir.file(
+        "n.conf",
+        &format!("listenPort={port}\nbindAddress=127.0.0.1\nkvConfigPath={}\n", dir.0.join("kv.json").display()),
+    );
+    let refused = run(&["namesrv", "-c", &file]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains(&format!("127.0.0.1:{port}")), "{}", stderr(&refused));
+}

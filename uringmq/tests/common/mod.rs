@@ -1,0 +1,10 @@
+//! What tests of the running binary share: a server process of their own, a blocking client that speaks frames, and the requests that
+//! most tests need. Knows nothing of what the server is made of.
+#![allow(dead_code)] // each test binary uses its part
+mod client;
+mod messages;
+mod server;
+
+pub use client::{Client, binary_frame, frame_of_parts, json_frame};
+pub use messages::{Message, Pull, props, send_ext};
+pub use server::{BINARY, Lease, Server, Shared, test_dir};

@@ -1,0 +1,230 @@
+//! The process under test.
+use super::client::Client;
+use super::messages::Pull;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_uringmq");
+/// Longest wait for a start or a stop; a loaded machine needs seconds.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Ports are asked for before they are used, so another process may be faster.
+const START_TRIES: usize = 5;
+/// Topic of the healthy client.
+const HEALTH_TOPIC: &str = "healthy-client";
+
+/// A port that is free with its neighbours: a broker also listens on the one two below, and its slaves would call the one above.
+pub fn free_port() -> u16 {
+    loop {
+        let first = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = first.local_addr().expect("bound").port();
+        let neighbour =
+            |by: i32| u16::try_from(port as i32 + by).ok().and_then(|p| TcpListener::bind(("127.0.0.1", p)).ok());
+        if neighbour(-2).is_some() && neighbour(1).is_some() {
+            return port;
+        }
+    }
+}
+
+/// An empty directory of the test's own.
+pub fn test_dir(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&dir); // of a run before
+    std::fs::create_dir_all(&dir).expect("a directory for the test");
+    dir
+}
+
+/// `uringmq standalone` on free ports, its files in a directory of its own. Ends with the value.
+pub struct Server {
+    child: Option<Child>,
+    pub broker: SocketAddr,
+    pub namesrv: SocketAddr,
+    pub dir: PathBuf,
+    settings: String,
+    health: AtomicU64,
+}
+
+impl Server {
+    /// A fresh store, started. `settings` are lines of its configuration file, over those that every test server has.
+    pub fn start(name: &str, settings: &str) -> Self {
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut server = Server {
+            child: None,
+            broker: nowhere,
+            namesrv: nowhere,
+            dir: test_dir(name),
+            settings: settings.to_owned(),
+            health: AtomicU64::new(0),
+        };
+        server.start_again();
+        server
+    }
+
+    pub fn store(&self) -> PathBuf {
+        self.dir.join("store")
+    }
+
+    /// Starts the stopped server on what its store holds now, on new ports.
+    pub fn start_again(&mut self) {
+        assert!(self.child.is_none(), "it runs");
+        let refusals: Vec<String> = (0..START_TRIES).map_while(|_| self.try_start().err()).collect();
+        assert!(self.child.is_some(), "it does not start: {refusals:#?}");
+    }
+
+    fn try_start(&mut self) -> Result<(), String> {
+        let (broker, namesrv) = (free_port(), free_port());
+        let conf = format!(
+            "brokerIP1=127.0.0.1\nlistenPort={broker}\nnamesrvAddr=127.0.0.1:{namesrv}\nstorePathRootDir={}\n\
+             mappedFileSizeCommitLog=8388608\nmaxHashSlotNum=10000\nmaxIndexNum=40000\nwarmAheadBytes=0\n{}\n",
+            self.store().display(),
+            self.settings
+        );
+        std::fs::write(self.dir.join("broker.conf"), conf).expect("the configuration file");
+        let log = std::fs::File::options().create(true).append(true).open(self.log_path()).expect("the log");
+        let mut child = Command::new(BINARY)
+            .args(["standalone", "-c", "broker.conf"])
+            .current_dir(&self.dir)
+            .env_remove("NAMESRV_ADDR")
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .expect("the binary");
+        let ready = wait_for_line(&mut child, "uringmq ready");
+        self.child = Some(child);
+        self.broker.set_port(broker);
+        self.namesrv.set_port(namesrv);
+        ready.inspect_err(|_| self.kill()).map_err(|why| format!("{why}; {}", self.log()))
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+
+    /// Everything that it wrote to standard error since the test began.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.log_path()).expect("the log")).into_owned()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.broker)
+    }
+
+    pub fn namesrv_client(&self) -> Client {
+        Client::connect(self.namesrv)
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill(); // it may be gone
+            child.wait().expect("its end");
+        }
+    }
+
+    /// SIGTERM; the exit status.
+    pub fn stop(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("it runs");
+        let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+        assert!(sent.expect("kill").success());
+        // Its standard output ends with it, so nothing has to be polled.
+        let (ended, end) = mpsc::channel();
+        let pid = child.id();
+        let waiter = std::thread::spawn(move || {
+            let status = child.wait().expect("its end");
+            let _ = ended.send(()); // nobody waits any more
+            status
+        });
+        if end.recv_timeout(PATIENCE).is_err() {
+            let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+            panic!("SIGTERM did not end it: {}", self.log());
+        }
+        waiter.join().expect("the waiter")
+    }
+
+    /// What every case checks in the end: the process is up and did not panic, and a healthy client on another connection still sends and
+    /// pulls, on both servers.
+    pub fn check_healthy(&self, after: &str) {
+        let log = self.log();
+        assert!(!log.contains("panic"), "after {after}: {log}");
+        let mut client = self.client();
+        client.must_succeed = true;
+        let body = format!("healthy {} after {after}", self.health.fetch_add(1, Ordering::Relaxed));
+        let queue = (body.len() % 4) as i32; // any queue will do, and so does any owner
+        let sent = client.send(HEALTH_TOPIC, queue, "", body.as_bytes());
+        let pulled = client.pull(&Pull::at(HEALTH_TOPIC, queue, sent.queue_offset));
+        assert_eq!(pulled.messages.first().map(|m| m.body.as_slice()), Some(body.as_bytes()), "after {after}");
+        self.namesrv_client().ok(106, &[], b"");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.dir); // the next run does it
+        }
+    }
+}
+
+/// Reads the lines of a process until one starts with `start`; the rest is read and forgotten. What went wrong otherwise.
+fn wait_for_line(child: &mut Child, start: &'static str) -> Result<(), String> {
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let (seen, ready) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            if line.starts_with(start) {
+                let _ = seen.send(()); // it was too late
+            }
+        }
+    });
+    let began = Instant::now();
+    ready.recv_timeout(PATIENCE).map_err(|e| match e {
+        RecvTimeoutError::Timeout => format!("not ready after {:?}", began.elapsed()),
+        RecvTimeoutError::Disconnected => "it ended before it was ready".to_owned(),
+    })
+}
+
+/// One server for the tests of a file that run at the same time. It ends with the last of them: a static value never would.
+pub struct Shared {
+    name: &'static str,
+    settings: &'static str,
+    server: Mutex<Weak<Server>>,
+    starts: AtomicU64,
+}
+
+pub struct Lease(Arc<Server>);
+
+impl Deref for Lease {
+    type Target = Server;
+    fn deref(&self) -> &Server {
+        &self.0
+    }
+}
+
+impl Shared {
+    pub const fn new(name: &'static str, settings: &'static str) -> Self {
+        Shared { name, settings, server: Mutex::new(Weak::new()), starts: AtomicU64::new(0) }
+    }
+
+    pub fn lease(&self) -> Lease {
+        let mut shared = self.server.lock().unwrap_or_else(|failed| failed.into_inner());
+        let server = shared.upgrade().unwrap_or_else(|| {
+            let name = format!("{}-{}", self.name, self.starts.fetch_add(1, Ordering::Relaxed));
+            Arc::new(Server::start(&name, self.settings))
+        });
+        *shared = Arc::downgrade(&server);
+        Lease(server)
+    }
+}

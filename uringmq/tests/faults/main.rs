@@ -1,0 +1,15 @@
+//! Known faults of brokers of this kind, each tried from outside on the running binary. The cases and their right outcomes are those of
+//! the sheet `known-faults.md`; a test names its cases. After each case [`Server::check_healthy`] makes the two checks that every case
+//! has: the process is up, and a healthy client on another connection still sends and pulls.
+//!
+//! [`Server::check_healthy`]: common::Server::check_healthy
+mod admin;
+#[path = "../common/mod.rs"]
+mod common;
+mod fields;
+mod namesrv;
+mod offsets;
+mod protocol;
+mod query;
+mod retry;
+mod store;

@@ -1,0 +1,80 @@
+//! Messages sent back: R01, R03.
+use crate::common::{Client, Message, Pull, Shared, props, send_ext};
+
+static SERVER: Shared = Shared::new("faults-retry", "shards=2");
+
+/// Stores a message that was tried `times` times already; the message as it is stored.
+fn tried(client: &mut Client, topic: &str, properties: &str, times: &str) -> Message {
+    let answer = client.ok(310, &send_ext(topic, "0", properties, times), b"undigested");
+    let offset = answer.get("queueOffset").and_then(|text| text.parse().ok()).expect("an offset");
+    client.pull(&Pull::at(topic, 0, offset)).messages.remove(0)
+}
+
+fn send_back(client: &mut Client, message: &Message, group: &str, level: &str, limit: &str) {
+    let ext: [(&str, &str); 7] = [
+        ("offset", &message.phy_offset.to_string()),
+        ("group", group),
+        ("delayLevel", level),
+        ("originMsgId", message.prop("UNIQ_KEY").unwrap_or_default()),
+        ("originTopic", &message.topic),
+        ("unitMode", "false"),
+        ("maxReconsumeTimes", limit),
+    ];
+    client.ok(36, &ext, b"");
+}
+
+/// The last failure leads to the dead letters at once, whatever the level: level 18 would take two hours.
+#[test]
+fn r01_dead_letters_are_not_delayed() {
+    let server = SERVER.lease();
+    let mut client = server.client();
+    for (limit, times) in [("0", "0"), ("1", "1"), ("16", "16"), ("1", "16"), ("-1", "0")] {
+        let group = format!("R01-{limit}-{times}");
+        client.heartbeat(&group, "Undigested", ("TAG", "*"), "CONSUME_FROM_FIRST_OFFSET");
+        let text = props(&[("UNIQ_KEY", &format!("UNIQ-{group}")), ("KEYS", "key"), ("DELAY", "0")]);
+        let message = tried(&mut client, "Undigested", &text, times);
+        send_back(&mut client, &message, &group, "18", limit);
+        let dead = client.pull_all(&format!("%DLQ%{group}"), 0, 0, 1).remove(0);
+        assert_eq!(dead.body, b"undigested");
+        let delay = dead.prop("DELAY").map_or(0, |text| text.parse::<i32>().expect("a number"));
+        assert!(delay <= 0, "{}", dead.properties);
+        assert_eq!(dead.prop("REAL_TOPIC"), None, "{}", dead.properties);
+        assert_eq!(dead.prop("UNIQ_KEY"), message.prop("UNIQ_KEY"));
+        assert_eq!(dead.prop("KEYS"), Some("key"));
+        assert_eq!(dead.prop("RETRY_TOPIC"), Some("Undigested"));
+        let origin = dead.prop("ORIGIN_MESSAGE_ID").expect("the first id");
+        assert!(origin.ends_with(&format!("{:016X}", message.phy_offset)), "{origin}");
+        let none_left = client.pull(&Pull::at(&format!("%RETRY%{group}"), 0, 0).now());
+        assert_eq!((none_left.code, none_left.max), (19, 0), "{none_left:?}");
+    }
+    server.check_healthy("R01");
+}
+
+#[test]
+fn r03_what_a_filter_let_through_comes_back() {
+    let server = SERVER.lease();
+    let mut client = server.client();
+    client.create_topic("Filtered", 1);
+    for (group, expression) in
+        [("R03-tag", ("TAG", "TagA")), ("R03-tags", ("TAG", "TagA || TagB")), ("R03-sql", ("SQL92", "a > 5"))]
+    {
+        client.heartbeat(group, "Filtered", expression, "CONSUME_FROM_FIRST_OFFSET");
+        let message = tried(&mut client, "Filtered", &props(&[("TAGS", "TagA"), ("a", "6")]), "0");
+        send_back(&mut client, &message, group, "1", "16"); // level 1 is a second
+        let retry = format!("%RETRY%{group}");
+        // By the group's own subscription, as a push consumer pulls.
+        let own = Pull { group, ..Pull::at(&retry, 0, 0).of("") };
+        let pulled = client.pull(&own);
+        assert_eq!((pulled.code, pulled.messages.len()), (0, 1), "{group}: {pulled:?}");
+        let back = &pulled.messages[0];
+        assert_eq!((back.body.as_slice(), back.reconsume_times), (&b"undigested"[..], 1));
+        assert_eq!(
+            (back.prop("TAGS"), back.prop("a"), back.prop("RETRY_TOPIC")),
+            (Some("TagA"), Some("6"), Some("Filtered"))
+        );
+        // And by the tag itself.
+        let tagged = client.pull(&Pull { group, ..Pull::at(&retry, 0, 0).of("TagA") });
+        assert_eq!((tagged.code, tagged.messages.len()), (0, 1), "{group}: {tagged:?}");
+    }
+    server.check_healthy("R03");
+}
