@@ -42,13 +42,16 @@ const ROUTE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// All NameServers of the configuration.
 #[derive(Default)]
+/// A topic's route as it was asked for last, and when; `None` when there was none.
+type RouteSeen = (Instant, Option<Rc<TopicRouteData>>);
+
 pub struct Registration {
     servers: RefCell<Vec<Rc<Server>>>,
     conns: Rc<Conns>,
     /// Number of the last thing there was to tell.
     ticket: Cell<u64>,
     payloads: Payloads,
-    routes: RefCell<HashMap<String, (Instant, Option<Rc<TopicRouteData>>)>>,
+    routes: RefCell<HashMap<String, RouteSeen>>,
 }
 
 impl Registration {

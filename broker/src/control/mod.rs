@@ -50,6 +50,9 @@ const SCAN: Duration = Duration::from_secs(10);
 /// The longest that an answer waits for the NameServers that answered last time.
 const TELL_MAX: Duration = Duration::from_secs(1);
 
+type SaverOf = fn(&Control) -> &Saver;
+type TextOf = fn(&Control) -> Vec<u8>;
+
 /// State of the control role. No cell is borrowed across an await.
 pub struct Control {
     pub topics: RefCell<Topics>,
@@ -272,7 +275,7 @@ pub fn is_stopping(shard: &Shard) -> bool {
 /// Starts the savers, the periodic tasks and the registration; on shard 0, once it can be connected to. Returns when the NameServers
 /// that answer know the broker, or after a second.
 pub async fn start(shard: &Rc<Shard>) {
-    let savers: [(fn(&Control) -> &Saver, fn(&Control) -> Vec<u8>); 3] = [
+    let savers: [(SaverOf, TextOf); 3] = [
         (|c| &c.topics_file, |c| c.topics.borrow().file_text()),
         (|c| &c.groups_file, |c| c.groups.borrow().file_text()),
         (|c| &c.modes_file, |c| c.modes.borrow().file_text()),

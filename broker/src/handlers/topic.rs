@@ -57,7 +57,7 @@ async fn create_all(shard: &Rc<Shard>, req: &Request<'_>, wanted: Vec<TopicConfi
     Ok(Response::ok())
 }
 
-/// 215. An unknown topic is success. Answered when no shard holds a queue, a waiting pull or an offset of it any more and the table is
+/// Code 215. An unknown topic is success. Answered when no shard holds a queue, a waiting pull or an offset of it any more and the table is
 /// on stable storage, so that a topic made anew under its name begins at 0 (known fault F05).
 pub async fn delete_topic(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Response, BrokerError> {
     let h = TopicOnly::decode(req.cmd)?;

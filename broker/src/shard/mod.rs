@@ -153,7 +153,7 @@ impl Shard {
         let mut all = Vec::with_capacity(self.shards as usize);
         for to in 0..self.shards {
             let job = job.clone();
-            all.extend(self.run_on(to, move |shard| job(shard)).await);
+            all.extend(self.run_on(to, job).await);
         }
         all
     }

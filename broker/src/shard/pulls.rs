@@ -171,19 +171,20 @@ impl Shard {
         }
     }
 
-    /// The checks before any entry is read; `Err` is final.
-    fn check_offset(offset: i64, min: i64, max: i64) -> Result<(), Look> {
-        if max == 0 {
-            Err(Look::nothing(PullStatus::NoMessageInQueue, 0))
+    /// The checks before any entry is read; what they give is final.
+    fn outside(offset: i64, min: i64, max: i64) -> Option<Look> {
+        let (status, next) = if max == 0 {
+            (PullStatus::NoMessageInQueue, 0)
         } else if offset < min {
-            Err(Look::nothing(PullStatus::OffsetTooSmall, min))
+            (PullStatus::OffsetTooSmall, min)
         } else if offset == max {
-            Err(Look::nothing(PullStatus::OffsetOverflowOne, offset))
+            (PullStatus::OffsetOverflowOne, offset)
         } else if offset > max {
-            Err(Look::nothing(PullStatus::OffsetOverflowBadly, max))
+            (PullStatus::OffsetOverflowBadly, max)
         } else {
-            Ok(())
-        }
+            return None;
+        };
+        Some(Look::nothing(status, next))
     }
 
     fn wanted(ask: &PullAsk, max: i64) -> usize {
@@ -195,7 +196,7 @@ impl Shard {
     /// `None` when the entries are not in memory.
     fn look_hot(&self, ask: &PullAsk) -> Option<Look> {
         let (queue, min, max) = self.bounds(ask.key);
-        if let Err(look) = Self::check_offset(ask.offset, min, max) {
+        if let Some(look) = Self::outside(ask.offset, min, max) {
             return Some(look);
         }
         let queue = queue?;
@@ -208,7 +209,7 @@ impl Shard {
 
     async fn look_cold(&self, ask: &PullAsk) -> Result<Look, StoreError> {
         let (queue, min, max) = self.bounds(ask.key);
-        if let Err(look) = Self::check_offset(ask.offset, min, max) {
+        if let Some(look) = Self::outside(ask.offset, min, max) {
             return Ok(look);
         }
         let Some(queue) = queue else { return Ok(Look::nothing(PullStatus::NoMessageInQueue, 0)) };
@@ -264,13 +265,11 @@ impl Shard {
 
     fn hold_or_answer(self: &Rc<Self>, mut ask: PullAsk, look: Look, first: bool) {
         let nothing = look.status.code(ask.offset) == code::PULL_NOT_FOUND;
-        if nothing && first && !self.doors.is_closed() {
-            if let Some(suspend_ms) = ask.suspend_ms {
-                ask.commit = None;
-                let now = self.now_ms();
-                let held = Held { until_ms: now.saturating_add(suspend_ms as i64), recheck_ms: now + RECHECK_MS, ask };
-                return self.hold(held);
-            }
+        if let Some(suspend_ms) = ask.suspend_ms.filter(|_| nothing && first && !self.doors.is_closed()) {
+            ask.commit = None;
+            let now = self.now_ms();
+            let held = Held { until_ms: now.saturating_add(suspend_ms as i64), recheck_ms: now + RECHECK_MS, ask };
+            return self.hold(held);
         }
         self.answer_pull(&ask, look);
     }

@@ -45,10 +45,10 @@ pub async fn tick(shard: Rc<Shard>) {
 
 async fn flush(shard: &Rc<Shard>) {
     for queue in shard.queues.all() {
-        if queue.cq.dirty() {
-            if let Err(e) = queue.cq.flush().await {
-                error!(topic = %queue.topic.name, queue = queue.key.queue, error = %e, "consume queue not flushed");
-            }
+        if queue.cq.dirty()
+            && let Err(e) = queue.cq.flush().await
+        {
+            error!(topic = %queue.topic.name, queue = queue.key.queue, error = %e, "consume queue not flushed");
         }
     }
 }
@@ -133,10 +133,10 @@ async fn trim(shard: &Rc<Shard>, min: PhyOffset) {
                     error!(topic = %queue.topic.name, queue = queue.key.queue, error = %e, "consume queue not trimmed");
                 }
             }
-            if let Some(index) = &s.index {
-                if let Err(e) = index.trim(min).await {
-                    error!(error = %e, "index not trimmed");
-                }
+            if let Some(index) = &s.index
+                && let Err(e) = index.trim(min).await
+            {
+                error!(error = %e, "index not trimmed");
             }
         })
         .await;

@@ -68,19 +68,18 @@ impl Writer {
 
 /// One batch's bookkeeping: who asked, in log order.
 struct Waiting {
-    groups: Vec<Box<AppendGroup>>,
+    groups: Vec<AppendGroup>,
     /// (group, run, where it went)
     placed: Vec<(u32, u32, Receipt)>,
     refused: Vec<(ShardId, u32, Refusal)>,
-    any_waits_durable: bool,
 }
 
 impl Waiting {
     fn new() -> Self {
-        Waiting { groups: Vec::new(), placed: Vec::new(), refused: Vec::new(), any_waits_durable: false }
+        Waiting { groups: Vec::new(), placed: Vec::new(), refused: Vec::new() }
     }
 
-    fn place(&mut self, log: &mut Log, group: Box<AppendGroup>, full: bool) {
+    fn place(&mut self, log: &mut Log, group: AppendGroup, full: bool) {
         let index = self.groups.len() as u32;
         self.groups.push(group);
         let group = self.groups.last_mut().expect("just pushed");
@@ -97,7 +96,6 @@ impl Waiting {
                     let receipt =
                         Receipt { phy: p.phy, queue_offset: p.queue_offset, store_timestamp_ms: p.store_timestamp_ms };
                     self.placed.push((index, n as u32, receipt));
-                    self.any_waits_durable |= run.wait_durable;
                 }
                 Err(e) => self.refused.push((group.from, run.token, e)),
             }
@@ -130,7 +128,7 @@ impl Waiting {
         let mut hashes = Vec::with_capacity(self.groups.iter().map(|g| g.hashes.len()).sum());
         let mut buffers: Vec<Option<Arc<Vec<u8>>>> = vec![None; self.groups.len()];
         let mut hash_base = vec![0u32; self.groups.len()];
-        let mut groups: Vec<Box<AppendGroup>> = self.groups;
+        let mut groups = self.groups;
         for (i, g) in groups.iter_mut().enumerate() {
             hash_base[i] = hashes.len() as u32;
             hashes.extend_from_slice(&g.hashes);
@@ -204,7 +202,7 @@ pub async fn run(shard: Rc<Shard>, mut log: Log, sync_flush: bool) {
                 break;
             }
             let group = writer.inbox.borrow_mut().pop_front().expect("front was there");
-            waiting.place(&mut log, group, full);
+            waiting.place(&mut log, *group, full);
         }
         write_batch(&shard, &mut log, waiting, sync_flush).await;
         writer.tail_moved.set();
