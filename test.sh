@@ -17,7 +17,7 @@ stage() {
   local name=$1 begun=$SECONDS code=0
   shift
   echo "=== $name"
-  "$@" > >(tee "$LOGS/$name.log") 2>&1 || code=$?
+  { "$@"; } > >(tee "$LOGS/$name.log") 2>&1 || code=$? # braces: else an outside command's tee is a child of the child
   wait "$!" # the log is complete only when tee has ended
   count "$LOGS/$name.log"
   if [ "$code" -ne 0 ]; then
