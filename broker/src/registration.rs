@@ -40,11 +40,11 @@ const GOODBYE_MAX: Duration = Duration::from_secs(1);
 const ROUTE_LIFE: Duration = Duration::from_secs(30);
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// All NameServers of the configuration.
-#[derive(Default)]
 /// A topic's route as it was asked for last, and when; `None` when there was none.
 type RouteSeen = (Instant, Option<Rc<TopicRouteData>>);
 
+/// All NameServers of the configuration.
+#[derive(Default)]
 pub struct Registration {
     servers: RefCell<Vec<Rc<Server>>>,
     conns: Rc<Conns>,
