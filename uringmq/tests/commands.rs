@@ -55,18 +55,18 @@ struct Server {
 
 impl Server {
     fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let mut said = String::new();
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut server = Server { child, said: String::new() };
+        let mut lines = BufReader::new(server.child.stdout.take().unwrap());
         loop {
-            let from = said.len();
-            if lines.read_line(&mut said).unwrap() == 0 {
+            let from = server.said.len();
+            if lines.read_line(&mut server.said).unwrap() == 0 {
                 let mut why = String::new();
-                child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
-                panic!("it ended before it was ready: {said}{why}");
+                server.child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+                panic!("it ended before it was ready: {}{why}", server.said);
             }
-            if said[from..].starts_with("uringmq ready") {
-                return Server { child, said };
+            if server.said[from..].starts_with("uringmq ready") {
+                return server;
             }
         }
     }
@@ -87,6 +87,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
