@@ -18,7 +18,7 @@ pub enum What {
     Namesrv(NamesrvArgs),
     /// A broker
     Broker(BrokerArgs),
-    Bench(uringmq_bench::BenchArgs),
+    Bench(Box<uringmq_bench::BenchArgs>),
 }
 
 #[derive(Args, Debug)]

@@ -23,7 +23,7 @@ fn main() {
         What::Standalone(args) => servers::standalone(args),
         What::Namesrv(args) => servers::namesrv(args),
         What::Broker(args) => servers::broker(args),
-        What::Bench(args) => uringmq_bench::main(args),
+        What::Bench(args) => uringmq_bench::main(*args),
     };
     std::process::exit(status);
 }
