@@ -21,6 +21,8 @@ use uringmq_store::StoreError;
 
 /// Most bytes of messages in one answer, well below the largest frame; the first one goes whatever its size.
 const ANSWER_BYTES_MAX: usize = 12 << 20;
+/// The index keeps times cut to seconds, so that an item may seem to be older by as much.
+const INDEX_STEP_MS: i64 = 1000;
 /// Entries that one 321 may ask for.
 const ENTRIES_MAX: u64 = 1000;
 
@@ -144,7 +146,7 @@ async fn find(
     // The index holds seconds, hashes and repeated words: more is asked for until enough is found, or there is no more.
     let mut candidates = most.saturating_mul(2);
     loop {
-        let mut offsets = index.query(hash, candidates, begin_ms, end_ms).await?;
+        let mut offsets = index.query(hash, candidates, begin_ms.saturating_sub(INDEX_STEP_MS), end_ms).await?;
         let all = offsets.len() < candidates;
         let mut found = Vec::new();
         offsets.sort_unstable_by(|a, b| b.cmp(a));

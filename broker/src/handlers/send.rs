@@ -196,10 +196,10 @@ fn make_uniq_key(shard: &Shard, now: i64) -> String {
 /// The delay level asked for, clamped; 0 for none. Source: behaviour sheet 3.5 row 5, trap 46.
 fn delay_level(shard: &Shard, props: &SendProps<'_>) -> Result<i32, BrokerError> {
     let Some(text) = props.delay else { return Ok(0) };
-    let level: i64 = text.trim().parse().map_err(|_| {
+    let level: i32 = text.trim().parse().map_err(|_| {
         BrokerError::refused(code::MESSAGE_ILLEGAL, format!("property DELAY is not a number: '{text}'"))
     })?;
-    Ok(level.clamp(0, shard.appends.delay_levels_ms().len() as i64) as i32)
+    Ok(level.clamp(0, shard.appends.delay_levels_ms().len() as i32))
 }
 
 thread_local! {
