@@ -164,7 +164,7 @@ class BigJobTest extends Interop {
         for (int q = 0; q < QUEUES; q++) {
             queues[q] = new QueueSeen();
         }
-        producerFor(topic, QUEUES);
+        producerFor(topic, QUEUES).shutdown(); // an idle connection would be closed after two minutes, with a warning
         List<DefaultMQPushConsumer> consumers = new ArrayList<>();
         for (int i = 0; i < 3; i++) {
             consumers.add(startConsumer(orderly));
