@@ -258,7 +258,8 @@ impl<'a, I: Io> Cursor<'a, I> {
         let file = self.file(segment).await?;
         while self.buf_at + (self.buf.len() as u64) < wanted {
             let from = self.buf_at + self.buf.len() as u64;
-            let to = (from + self.ahead.max(wanted - from).min(READ_BYTES * READS_MAX)).min(segment_end);
+            let ahead = self.ahead.max(wanted - from).min(READ_BYTES * READS_MAX).next_multiple_of(ALIGN as u64);
+            let to = (from + ahead).min(segment_end);
             self.ahead = (self.ahead * 2).min(READ_BYTES * READS_MAX);
             let starts = (from..to).step_by(READ_BYTES as usize);
             let reads = starts.map(|at| {
@@ -316,4 +317,153 @@ async fn all<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
 fn find_magic(bytes: &[u8]) -> Option<usize> {
     let (v1, v2) = (MAGIC_V1.to_be_bytes(), MAGIC_V2.to_be_bytes());
     bytes.get(4..)?.windows(4).position(|w| w[0] == v1[0] && (w == v1 || w == v2))
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::io::sim::{Faults, SimIo, block_on};
+    use std::path::Path;
+    use uringmq_proto::record::{MAGIC_BLANK, NewRecord};
+
+    const SEGMENT_BYTES: usize = 5 << 18;
+
+    fn config() -> StoreConfig {
+        StoreConfig {
+            root: "/s".into(),
+            commit_log_dir: "/s/commitlog".into(),
+            segment_bytes: SEGMENT_BYTES as u64,
+            queue_file_bytes: 200,
+            index_enabled: false,
+            index_slots: 0,
+            index_items: 0,
+            delay_levels_ms: vec![],
+            record_bytes_max: SEGMENT_BYTES,
+            batch_bytes_max: 4096,
+            warm_ahead_bytes: 0,
+            read_cache_bytes: 0,
+        }
+    }
+    fn record(phy: usize, body_bytes: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        let new = NewRecord {
+            topic: "T",
+            queue_id: 0,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp_ms: 0,
+            born_host: "127.0.0.1:1".parse().unwrap(),
+            store_host: "127.0.0.1:2".parse().unwrap(),
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body: &vec![b'.'; body_bytes],
+            properties: "a\u{1}b\u{2}",
+            more_properties: "",
+        };
+        record::encode(&mut out, &new).unwrap();
+        record::patch(&mut out, 0, phy as u64, 5);
+        out
+    }
+    /// Two segments, the first ending in a blank; where the records start, and the end.
+    fn log() -> (SimIo, Vec<usize>, usize) {
+        let mut bytes = vec![0; 2 * SEGMENT_BYTES];
+        let (mut at, mut starts) = (0, Vec::new());
+        let sizes = [1usize, 300_000, 0, 900_000, 300, 4000, 4096, 200_000, 500_000, 10, 77];
+        for size in sizes.into_iter().cycle().take(14) {
+            let rest = SEGMENT_BYTES - at % SEGMENT_BYTES;
+            if size + 200 > rest {
+                bytes[at..at + 4].copy_from_slice(&(rest as u32).to_be_bytes());
+                bytes[at + 4..at + 8].copy_from_slice(&MAGIC_BLANK.to_be_bytes());
+                at += rest;
+            }
+            let record = record(at, size);
+            bytes[at..at + record.len()].copy_from_slice(&record);
+            starts.push(at);
+            at += record.len();
+        }
+        assert!((SEGMENT_BYTES..2 * SEGMENT_BYTES).contains(&at));
+        let io = SimIo::new(1, Faults::none());
+        for n in 0..2 {
+            let path = Path::new("/s/commitlog").join(crate::consume_queue::file_name((n * SEGMENT_BYTES) as u64));
+            io.plant(&path, &bytes[n * SEGMENT_BYTES..(n + 1) * SEGMENT_BYTES]);
+        }
+        (io, starts, at)
+    }
+    fn segments(io: &SimIo) -> Segments {
+        block_on(Segments::list(io, &config(), &mut Vec::new())).unwrap()
+    }
+    /// What is found from `at` on, stepping over damage.
+    fn walk(io: &SimIo, at: usize) -> (Vec<usize>, Vec<usize>, usize) {
+        let segments = segments(io);
+        let mut cursor = Cursor::new(io.clone(), &segments, at as u64);
+        let (mut records, mut bad) = (Vec::new(), Vec::new());
+        loop {
+            match block_on(cursor.look()).unwrap() {
+                At::Record(bytes) => {
+                    records.push(cursor.at() as usize);
+                    assert_eq!(cursor.record().phy_offset as u64, cursor.at());
+                    assert!(!cursor.is_torn());
+                    cursor.pass(bytes);
+                }
+                At::End => return (records, bad, cursor.at() as usize),
+                At::Bad(_) => {
+                    let here = cursor.at() as usize;
+                    bad.push(here);
+                    if !block_on(cursor.find_next()).unwrap() {
+                        return (records, bad, here);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_record_is_found_from_every_start() {
+        let (io, starts, end) = log();
+        for (i, start) in starts.iter().enumerate() {
+            assert_eq!(walk(&io, *start), (starts[i..].to_vec(), vec![], end));
+        }
+        assert_eq!(walk(&io, end), (vec![], vec![], end));
+    }
+
+    #[test]
+    fn damage_anywhere_costs_the_records_it_is_in() {
+        let (_, starts, end) = log();
+        for (i, start) in starts.iter().enumerate().take(starts.len() - 1) {
+            for inside in [3, 6, 30] {
+                let (io, ..) = log();
+                let path = |at: usize| {
+                    let start = at - at % SEGMENT_BYTES;
+                    Path::new("/s/commitlog").join(crate::consume_queue::file_name(start as u64))
+                };
+                assert!(io.flip_bit(&path(start + inside), ((start + inside) % SEGMENT_BYTES) as u64, 6));
+                let mut left = starts.clone();
+                left.remove(i);
+                let (records, bad, found_end) = walk(&io, 0);
+                assert_eq!((records, bad, found_end), (left, vec![*start], end), "record {i}, byte {inside}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_sector_behind_the_body_is_seen() {
+        let (io, ..) = log();
+        let segments = segments(&io);
+        for body in (0..600).step_by(7) {
+            let mut bytes = record(0, body);
+            let whole = bytes.clone();
+            for sector in 1..bytes.len().div_ceil(512) {
+                let end = (sector * 512 + 512).min(bytes.len());
+                bytes[sector * 512..end].fill(0);
+                let mut file = bytes.clone();
+                file.resize(SEGMENT_BYTES, 0);
+                io.plant(Path::new("/s/commitlog/00000000000000000000"), &file);
+                let mut cursor = Cursor::new(io.clone(), &segments, 0);
+                let found = block_on(cursor.look()).unwrap();
+                let torn = matches!(found, At::Bad(_)) || cursor.is_torn();
+                assert!(torn, "body of {body}, without sector {sector}: {found:?}");
+                bytes.copy_from_slice(&whole);
+            }
+        }
+    }
 }

@@ -85,6 +85,7 @@ fn every_crash_point_keeps_what_was_acknowledged() {
         let calm = SimIo::new(seed, Faults::none());
         let mut acked = Acked::default();
         block_on(work(&calm, seed, &mut acked)).unwrap();
+        block_on(reopen(calm.after_kill(), &acked.written, &format!("seed {seed}, no crash")));
         for crash_at in 0..calm.operations() {
             let io = SimIo::new(seed, Faults::crash_at(crash_at));
             let mut acked = Acked::default();

@@ -287,6 +287,45 @@ fn a_missing_middle_segment_lets_the_log_start_behind_it() {
 }
 
 #[test]
+fn what_left_with_old_segments_is_neither_missed_nor_served() {
+    for clean in [true, false] {
+        for trimmed in [true, false] {
+            let (io, model) = prepared(false);
+            let log_min = block_on(async {
+                let mut store = Store::open(io.clone(), config()).await.unwrap();
+                for n in 35..75 {
+                    store.put("A", 0, &[body("A", 0, n)], true).await.unwrap();
+                }
+                store.sync().await.unwrap();
+                let log_min = store.log.keeper().remove_oldest().await.unwrap();
+                if trimmed {
+                    for q in store.queues.values() {
+                        q.trim(log_min).await.unwrap();
+                    }
+                    store.index.trim(log_min).await.unwrap();
+                }
+                if clean {
+                    store.stop().await.unwrap();
+                }
+                log_min
+            });
+            let store = block_on(Store::open(io.clone(), config())).unwrap();
+            let what = format!("clean {clean}, trimmed {trimmed}");
+            assert_eq!(store.opened.min, log_min, "{what}");
+            assert!(store.opened.report.scanned_from > log_min.0, "{what}: bounded");
+            assert!(store.opened.report.notes.is_empty(), "{what}: {:?}", store.opened.report.notes);
+            let (a, b) = (&store.queues[&("A".to_owned(), 0)], &store.queues[&("B".to_owned(), 1)]);
+            assert!(a.min().0 > 10 && a.max().0 == 75, "{what}");
+            assert_eq!((b.min().0, b.max().0), (12, 12), "{what}: empty, and its offset kept");
+            let found = block_on(store.read_all());
+            let all: Vec<_> = (a.min().0 as usize..75).map(|n| body("A", 0, n)).collect();
+            assert_eq!(found[&("A".to_owned(), 0)], all, "{what}");
+            assert!(model.len() == 2 && found[&("B".to_owned(), 1)].is_empty(), "{what}");
+        }
+    }
+}
+
+#[test]
 fn queues_without_a_log_are_refused() {
     let (io, _) = prepared(true);
     for path in io.paths().into_iter().filter(|p| p.parent() == Some(&PathBuf::from("/s/commitlog"))) {
