@@ -467,6 +467,14 @@ struct Refusing {
     fault: Rc<Cell<Option<(u32, i32)>>>,
     /// For how many turns a write of zeros alone (warming) is in flight.
     zeros_take: Rc<Cell<u32>>,
+    /// A directory that is a filesystem of its own.
+    mount: Option<PathBuf>,
+}
+
+impl Refusing {
+    fn new(disk: SimIo) -> Self {
+        Refusing { disk, fault: Rc::default(), zeros_take: Rc::default(), mount: None }
+    }
 }
 
 struct RefusingFile {
@@ -489,6 +497,11 @@ impl Io for Refusing {
         self.disk.create_dir(path).await
     }
     async fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if let Some(mount) = &self.mount
+            && from.starts_with(mount) != to.starts_with(mount)
+        {
+            return Err(io::ErrorKind::CrossesDevices.into());
+        }
         self.disk.rename(from, to).await
     }
     async fn remove(&self, path: &Path) -> io::Result<()> {
@@ -561,7 +574,7 @@ fn what_a_half_written_refused_batch_left_is_cleaned_before_the_next() {
     const ENOSPC: i32 = 28;
     block_on(async {
         let config = config("/store");
-        let io = Refusing { disk: SimIo::new(1, Faults::none()), fault: Rc::default(), zeros_take: Rc::default() };
+        let io = Refusing::new(SimIo::new(1, Faults::none()));
         let mut log = open_empty(&io, &config).await;
         let mut kept = Vec::new();
         // All of whole blocks, so that padding covers no stale head.
@@ -596,7 +609,7 @@ fn a_write_waits_for_the_warming_it_meets() {
     for turns in 0..40 {
         block_on(async {
             let config = StoreConfig { segment_bytes: 1 << 20, warm_ahead_bytes: 1 << 20, ..config("/store") };
-            let io = Refusing { disk: SimIo::new(1, Faults::none()), fault: Rc::default(), zeros_take: Rc::default() };
+            let io = Refusing::new(SimIo::new(1, Faults::none()));
             let mut log = open_empty(&io, &config).await;
             let keeper = log.keeper();
             // A first step may make the segment; then each is a piece of zeros right behind the end.
@@ -610,6 +623,55 @@ fn a_write_waits_for_the_warming_it_meets() {
             }
         });
     }
+}
+
+#[test]
+fn a_log_directory_on_its_own_filesystem_holds_its_next_segments() {
+    block_on(async {
+        let config = config("/store");
+        let io =
+            Refusing { mount: Some(config.commit_log_dir.clone()), ..Refusing::new(SimIo::new(1, Faults::none())) };
+        let mut log = open_empty(&io, &config).await;
+        let mut kept = Vec::new();
+        for seed in 0..15 {
+            kept.push(place_one(&mut log, 0, seed, 16_000).unwrap());
+            log.write(true).await.unwrap();
+        }
+        assert_eq!(log.keeper().remove_oldest().await.unwrap(), PhyOffset(SEGMENT_BYTES));
+        assert!(io.disk.paths().iter().all(|path| !path.starts_with("/store/commitlog-next")));
+        // The next start finds the same place.
+        let end = log.written();
+        drop(log);
+        let mut log = Appender::open(io.clone(), &config, PhyOffset(SEGMENT_BYTES), end).await.unwrap();
+        kept.push(place_one(&mut log, 0, 15, 16_000).unwrap());
+        log.write(true).await.unwrap();
+        kept.retain(|(at, _)| *at >= SEGMENT_BYTES);
+        assert_eq!(scan(io.clone(), &config, SEGMENT_BYTES).await.records, kept);
+    });
+}
+
+#[test]
+fn a_start_on_a_full_disk_heals_with_its_tail() {
+    const ENOSPC: i32 = 28;
+    block_on(async {
+        let config = config("/store");
+        let io = Refusing::new(SimIo::new(1, Faults::none()));
+        let mut log = open_empty(&io, &config).await;
+        let mut kept = vec![place_one(&mut log, 0, 1, 5_000).unwrap()];
+        place_one(&mut log, 0, 2, 16_000).unwrap();
+        log.write(true).await.unwrap();
+        // Recovery cut the second record off; zeroing it meets a sparse file on a full disk.
+        io.fault.set(Some((0, ENOSPC)));
+        let mut log = Appender::open(io.clone(), &config, PhyOffset(0), PhyOffset(5_000)).await.unwrap();
+        log.set_next(key(0), QueueOffset(1));
+        assert!(matches!(place_one(&mut log, 0, 3, 300), Err(StoreError::NoSpace(_))));
+        assert!(matches!(log.keeper().step().await, Err(StoreError::NoSpace(_))));
+        io.fault.set(None);
+        log.keeper().step().await.unwrap();
+        kept.push(place_one(&mut log, 0, 4, 300).unwrap());
+        log.write(true).await.unwrap();
+        assert_eq!(scan(io.clone(), &config, 0).await.records, kept);
+    });
 }
 
 #[test]
