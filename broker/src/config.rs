@@ -131,7 +131,9 @@ impl BrokerConfig {
                 let known = accepted::default_text(key, 1).or_else(|| self.others.get(key).cloned());
                 let Some(known) = known else { return Ok(None) };
                 accepted::check_kind(&known, value)?;
-                self.others.insert(key.to_owned(), value.to_owned());
+                scratch.others.insert(key.to_owned(), value.to_owned());
+                scratch.check().map_err(|(_, why)| why)?;
+                *self = scratch;
                 return Ok(Some(Effect::Inert));
             }
         };

@@ -284,6 +284,7 @@ fn run_time_update_is_whole_or_nothing() {
     assert!(refused.to_string().starts_with("fileReservedTime = 'abc' "), "{refused}");
     assert!(config.update("traceOn=false\\nregionId=x").is_err(), "no new lines by way of a value");
     assert!(config.update("flushDiskType=x").is_err());
+    assert!(config.update("authenticationEnabled=true").is_err(), "what the next start would refuse");
     assert!(config.update("cleanResourceInterval=0").is_err(), "checked now, though it counts from the next start");
 
     let (new, updated) = config
