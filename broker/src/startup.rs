@@ -14,6 +14,7 @@ use glommio::{Latency, LocalExecutorBuilder, Placement, Shares};
 use std::cell::RefCell;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,9 +26,10 @@ use uringmq_remoting::Limits;
 use uringmq_remoting::connection::Conns;
 use uringmq_remoting::listener::{self, Bound, Spread};
 use uringmq_remoting::stop::Gate;
-use uringmq_store::StoreConfig;
 use uringmq_store::checkpoint;
 use uringmq_store::open::{self, Opened, Progress};
+use uringmq_store::queue_ends;
+use uringmq_store::{StoreConfig, StoreError};
 
 /// Locked memory that one executor's rings and buffers take (the runtime's own default is far more).
 const IO_MEMORY_BYTES: usize = 4 << 20;
@@ -426,12 +428,27 @@ async fn stop(shard: &Rc<Shard>, parts: &Parts) {
         clean = false;
     }
     if clean {
+        if let Err(e) = note_queue_ends(shard, &parts.store.root).await {
+            warn!(error = %e, "ends of queues not noted; a next start may overlook lost queue files");
+        }
         match checkpoint::mark_clean(&shard.io, &parts.store.root).await {
             Ok(()) => info!("stopped clean"),
             Err(e) => error!(error = %e, "clean mark not set; the next start recovers"),
         }
     }
     shard.run_on_all(|s| async move { s.gate.close() }).await;
+}
+
+/// Where all queues end, by which the next start sees that files of a queue were lost or zeroed (known fault S12).
+async fn note_queue_ends(shard: &Rc<Shard>, root: &Path) -> Result<(), StoreError> {
+    let ends = shard.run_on_all(|s| async move {
+        let all = s.queues.all();
+        all.iter().map(|q| (q.topic.name.clone(), q.key.queue, q.cq.max())).collect::<Vec<_>>()
+    });
+    let ends: Vec<_> = ends.await.into_iter().flatten().collect();
+    let checkpoint = checkpoint::read(&shard.io, root).await?;
+    let ends = ends.iter().map(|(topic, queue, max)| (&**topic, *queue, *max));
+    queue_ends::write(&shard.io, root, &checkpoint, ends).await
 }
 
 /// Waits until every shard's cursor has reached the end of the log.

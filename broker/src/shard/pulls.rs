@@ -232,7 +232,7 @@ impl Shard {
             if positions.len() >= (ask.max_count as usize).max(1) {
                 break;
             }
-            if e.phy >= log_min && ask.filter.matches(e.tags_code) {
+            if e.phy >= log_min && !e.is_hole() && ask.filter.matches(e.tags_code) {
                 let caps = self.caps(&config, e.phy);
                 let over = positions.len() >= caps.count || bytes + e.bytes as usize > caps.bytes;
                 if over && !positions.is_empty() {

@@ -1,5 +1,6 @@
 //! A shard's periodic work: held pulls, missed hints, flushing of its queues, trimming behind retention, and on shard 0 the
 //! checkpoint.
+use crate::ConsumeQueue;
 use crate::shard::Shard;
 use glommio::timer::sleep;
 use std::cell::Cell;
@@ -56,10 +57,13 @@ async fn flush(shard: &Rc<Shard>) {
 /// Flushes and syncs all that this shard derives from the log, and says up to where that reaches.
 async fn sync_derived(shard: Rc<Shard>) -> Result<Synced, StoreError> {
     let (last, last_ms) = shard.dispatch.last();
-    for queue in shard.queues.all() {
+    let queues = shard.queues.all();
+    for queue in &queues {
         queue.cq.flush().await?;
-        queue.cq.sync().await?;
     }
+    let root = shard.config().store_root.clone();
+    let all: Vec<&ConsumeQueue> = queues.iter().map(|queue| &queue.cq).collect();
+    ConsumeQueue::sync_many(&shard.io, &root, &all).await?;
     let mut index_ms = last_ms;
     if let Some(index) = &shard.index {
         index.flush().await?;

@@ -11,12 +11,12 @@ fn both(server: &Server) -> [(SocketAddr, &'static [Request]); 2] {
     [(server.broker, BROKER), (server.namesrv, NAMESRV)]
 }
 
-/// What the requests of the tables are about; message 0 of queue 0 exists.
+/// What the requests of the tables are about; message 0 of queue 0 exists, and can be pulled.
 fn make_topic(server: &Server) {
     let mut client = server.client();
     client.create_topic("P", 4);
-    client.sent("P", 0, "", b"something");
-    client.pull_all("P", 0, 0, 1);
+    let sent = client.sent("P", 0, "", b"something");
+    client.pull_all("P", 0, sent.queue_offset, 1);
 }
 
 fn with_topic() -> Lease {
