@@ -1,8 +1,8 @@
 //! Saves small tables (topics, groups, offsets, ...) atomically and reads them back: temporary file, sync, rename, directory sync; the
 //! previous one is kept as `.bak`. Source: store-format sheet 8.1.
 //!
-//! Order of a save: `<name>.tmp` written and synced; `<name>` becomes `<name>.bak`; `<name>.tmp` becomes `<name>`; directory synced. At
-//! each point in between `<name>` or `<name>.bak` is a whole table that was once saved. An unreadable `<name>` is moved to
+//! Order of a save: `<name>.tmp` written and synced; a synced copy of `<name>` becomes `<name>.bak`; `<name>.tmp` becomes `<name>`;
+//! directory synced. At each point `<name>` is there and is a whole table that was once saved. An unreadable `<name>` is moved to
 //! `<name>.broken` when `.bak` is used in its place, so that the next save does not put it over the good `.bak`.
 use crate::StoreError;
 use crate::io::{Access, File, Io, Open, write_all};
@@ -28,23 +28,29 @@ fn failed(op: &'static str, path: &Path, source: std::io::Error) -> StoreError {
 /// Durable when it returns. The directory must be there. One save of a table at a time.
 pub async fn save<I: Io>(io: &I, path: &Path, text: &[u8]) -> Result<(), StoreError> {
     let tmp = beside(path, ".tmp");
-    let file =
-        io.open(&tmp, Open { access: Access::Create, direct: false }).await.map_err(|e| failed("open", &tmp, e))?;
-    file.set_len(0).await.map_err(|e| failed("truncate", &tmp, e))?;
-    for (i, piece) in text.chunks(PIECE_BYTES).enumerate() {
-        let mut buf = file.buffer(piece.len());
-        buf.as_mut().copy_from_slice(piece);
-        write_all(&file, (i * PIECE_BYTES) as u64, buf).await.0.map_err(|e| failed("write", &tmp, e))?;
-    }
-    file.sync().await.map_err(|e| failed("sync", &tmp, e))?;
-    match io.rename(path, &beside(path, ".bak")).await {
-        Ok(()) => {}
-        Err(e) if e.kind() == ErrorKind::NotFound => {}
-        Err(e) => return Err(failed("rename", path, e)),
+    write_synced(io, &tmp, text).await?;
+    if let Some(previous) = read(io, path).await? {
+        let backup_tmp = beside(path, ".bak.tmp");
+        write_synced(io, &backup_tmp, &previous).await?;
+        let backup = beside(path, ".bak");
+        io.rename(&backup_tmp, &backup).await.map_err(|e| failed("rename", &backup_tmp, e))?;
     }
     io.rename(&tmp, path).await.map_err(|e| failed("rename", &tmp, e))?;
     let dir = path.parent().unwrap_or(Path::new("."));
     io.sync_dir(dir).await.map_err(|e| failed("sync", dir, e))
+}
+
+/// Makes the file `path` with these contents, synced.
+async fn write_synced<I: Io>(io: &I, path: &Path, text: &[u8]) -> Result<(), StoreError> {
+    let file =
+        io.open(path, Open { access: Access::Create, direct: false }).await.map_err(|e| failed("open", path, e))?;
+    file.set_len(0).await.map_err(|e| failed("truncate", path, e))?;
+    for (i, piece) in text.chunks(PIECE_BYTES).enumerate() {
+        let mut buf = file.buffer(piece.len());
+        buf.as_mut().copy_from_slice(piece);
+        write_all(&file, (i * PIECE_BYTES) as u64, buf).await.0.map_err(|e| failed("write", path, e))?;
+    }
+    file.sync().await.map_err(|e| failed("sync", path, e))
 }
 
 /// The main file if `parse` accepts it, else `.bak` (with a warning); `None` when neither exists; `Refused` when there is one and none
