@@ -159,6 +159,7 @@ fn random_appends_survive_every_kind_of_reopen() {
             let found = scan(disk.clone(), &config, 0).await;
             model.check(&found.records, model.written.len(), &format!("seed {seed}, end"));
             assert_eq!(found.end, log.written().0);
+            assert!(found.zeros_behind, "seed {seed}: what stands behind the end must never be taken for a record");
         });
     }
 }
@@ -313,6 +314,7 @@ fn garbage_behind_the_end_never_becomes_records() {
         let end = placed[5].0;
         let mut log = Appender::open(disk.clone(), &config, PhyOffset(0), PhyOffset(end)).await.unwrap();
         assert_eq!(scan(disk.clone(), &config, 0).await.end, end);
+        assert_eq!(disk.contents(&config.commit_log_dir.join(format!("{SEGMENT_BYTES:020}"))), None);
         log.set_next(key(0), QueueOffset(5));
         for seed in 0..25 {
             // Each end meets where an old record began, so that a stale one would be read as the next.

@@ -84,10 +84,12 @@ pub fn seeds() -> impl Iterator<Item = u64> {
 pub struct Scan {
     pub records: Vec<(u64, Vec<u8>)>,
     pub end: u64,
+    /// The rest of the last segment is zeros.
+    pub zeros_behind: bool,
 }
 
 pub async fn scan<I: Io>(io: I, config: &StoreConfig, min: u64) -> Scan {
-    let mut found = Scan { records: Vec::new(), end: min };
+    let mut found = Scan { records: Vec::new(), end: min, zeros_behind: true };
     loop {
         let reader = LogReader::new(io.clone(), config); // its cache would hide changes of bytes behind the end
         let at = found.end;
@@ -109,6 +111,7 @@ pub async fn scan<I: Io>(io: I, config: &StoreConfig, min: u64) -> Scan {
                     inside += rest;
                 }
                 _ => {
+                    found.zeros_behind = bytes[inside..].iter().all(|byte| *byte == 0);
                     found.end = at + inside as u64;
                     return found;
                 }
