@@ -78,9 +78,11 @@ fn wait_for_signals(set: &libc::sigset_t, stop: &StopHandle) {
         if unsafe { libc::sigwait(set, &mut signal) } != 0 {
             continue;
         }
-        if stop.request() {
+        if !stop.requested() {
+            // Said before it is asked for: an idle server may be gone at once.
             first = Instant::now();
             tracing::info!(signal, "stopping in order; a second signal ends the process at once");
+            stop.request();
         } else if first.elapsed() > SAME_WISH {
             tracing::warn!(signal, "a second signal: ending at once");
             // SAFETY: ends the process without running destructors, which is what the second signal asks for.
