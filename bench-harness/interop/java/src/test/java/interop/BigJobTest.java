@@ -41,7 +41,7 @@ class BigJobTest extends Interop {
     private static final int LANES = PRODUCERS * THREADS;
     private static final int QUEUES = 8;
     private static final int BODY_BYTES = 1024;
-    private static final Duration PATIENCE = Duration.ofSeconds(60 + MESSAGES / 2000);
+    private static final Duration PATIENCE = Duration.ofSeconds(180 + MESSAGES / 1000);
 
     /** What is known of one queue: which offsets came, and how far each sending thread got in the order of first deliveries. */
     private static final class QueueSeen {
@@ -208,13 +208,13 @@ class BigJobTest extends Interop {
     }
 
     @Test
-    @Timeout(value = 15, unit = TimeUnit.MINUTES)
+    @Timeout(value = 30, unit = TimeUnit.MINUTES)
     void concurrentListener() throws Exception {
         run(false);
     }
 
     @Test
-    @Timeout(value = 15, unit = TimeUnit.MINUTES)
+    @Timeout(value = 30, unit = TimeUnit.MINUTES)
     void orderlyListener() throws Exception {
         run(true);
     }
