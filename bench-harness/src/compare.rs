@@ -8,7 +8,7 @@ mod sides;
 
 use crate::error::BenchError;
 use crate::on_executor;
-use crate::peer::Caller;
+use crate::peer::{Caller, PullAsk, mix};
 use crate::process::Server;
 use crate::pull::{Drain, drain_all};
 use crate::report::median;
@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use uringmq_proto::message::{prop, property};
 
 const QUEUES: u32 = 8;
 const STOP_MAX: Duration = Duration::from_secs(120);
@@ -247,9 +248,7 @@ fn check(args: &CompareArgs, load: &Load<'_>, sent: &Outcome) -> Result<(), Benc
         let caller = Caller::dial(broker).await?;
         let deadline = Instant::now() + INDEX_MAX;
         for n in 0..KEYS_ASKED {
-            // rmqload numbers its messages from 1; those of the last tenth may not have been acknowledged.
-            let number = 1 + n * (acknowledged * 9 / 10).max(1) / KEYS_ASKED;
-            let key = format!("{number:032X}");
+            let key = some_key(&caller, &topic, n).await?;
             while !caller.knows_key(&topic, &key).await? {
                 if Instant::now() > deadline {
                     return Err(BenchError::Wrong(format!("{topic}: message {key} is not found by its key")));
@@ -260,6 +259,17 @@ fn check(args: &CompareArgs, load: &Load<'_>, sent: &Outcome) -> Result<(), Benc
         caller.close().await;
         Ok(())
     })
+}
+
+/// The UNIQ_KEY of the message at a place that looks random, another for each `n`.
+async fn some_key(caller: &Caller, topic: &str, n: u64) -> Result<String, BenchError> {
+    let queue = (n % QUEUES as u64) as u32;
+    let max = caller.max_offset(topic, queue).await?;
+    let offset = (mix(n) % max.max(1) as u64) as i64;
+    let pulled = caller.pull(topic, &PullAsk { queue, offset, max_msgs: 1, hold: false }).await?;
+    let record = pulled.records(true).next().and_then(Result::ok);
+    let key = record.and_then(|record| property(record.properties, prop::UNIQ_KEY).map(str::to_owned));
+    key.ok_or_else(|| BenchError::Wrong(format!("{topic}: no message with a key at offset {offset} of queue {queue}")))
 }
 
 /// The most memory the process had resident so far.

@@ -6,7 +6,7 @@
 //! fine. At last everything of all rounds is read once more.
 use crate::error::BenchError;
 use crate::load::Slots;
-use crate::peer::{Caller, Outgoing, PullAsk, dial, number, write_send};
+use crate::peer::{Caller, Outgoing, PullAsk, dial, mix, number, write_send};
 use crate::process::Server;
 use crate::report::{median, print_json};
 use crate::{on_executor, resolve};
@@ -469,14 +469,6 @@ impl Service for KillLane {
             self.send(conn);
         }
     }
-}
-
-/// A well-mixed number from any number (the splitmix64 step).
-fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 /// The body of message `id`, up to `size_max` bytes: its number, its size, and bytes that follow from the number.

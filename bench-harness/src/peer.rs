@@ -226,3 +226,11 @@ pub(crate) fn write_send(out: &mut Vec<u8>, opaque: i32, message: &Outgoing<'_>)
     };
     write_request(out, code, opaque, false, &header.ext(code), message.body);
 }
+
+/// A well-mixed number from any number (the splitmix64 step).
+pub(crate) fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

@@ -46,16 +46,20 @@ impl Load<'_> {
         command
     }
 
+    /// Runs it, once more when it fails: it ends when a signal interrupts its waiting, as a machine that was suspended does.
     fn run(&self, secs: f64, subcommand: &str, more: &[&str]) -> Result<String, BenchError> {
-        let output = self.command(secs, subcommand, more).output();
-        let output = output.map_err(BenchError::io(format!("running {}", self.args.rmqload.display())))?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        if output.status.success() {
-            Ok(text)
-        } else {
-            let errors = String::from_utf8_lossy(&output.stderr);
-            Err(BenchError::Process(format!("rmqload {subcommand}: {text}{errors}")))
+        let mut failure = String::new();
+        for _ in 0..2 {
+            let output = self.command(secs, subcommand, more).output();
+            let output = output.map_err(BenchError::io(format!("running {}", self.args.rmqload.display())))?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            if output.status.success() {
+                return Ok(text);
+            }
+            failure = format!("rmqload {subcommand}: {text}{}", String::from_utf8_lossy(&output.stderr));
+            eprintln!("{failure}");
         }
+        Err(BenchError::Process(failure))
     }
 
     pub(super) fn create(&self) -> Result<(), BenchError> {
