@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long the last messages may take to arrive.
-const ARRIVAL_MAX: Duration = Duration::from_secs(10);
+const ARRIVAL_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Args, Debug, Clone)]
 pub(crate) struct E2eArgs {
@@ -37,13 +37,18 @@ async fn run(args: E2eArgs) -> Result<(), BenchError> {
     let caller = Caller::dial(broker).await?;
     caller.create_topic(&args.target.topic, args.target.queues).await?;
     let mut report = Report::new("e2e", args.timing.json);
+    let mut missing = 0;
     for _ in 0..args.timing.rounds {
         let tally = round(broker, &caller, &args, &report).await?;
         report.round(&tally, Duration::from_secs_f64(args.timing.secs));
+        missing += tally.missing;
     }
     report.end();
     caller.close().await;
-    Ok(())
+    match missing {
+        0 => Ok(()),
+        count => Err(BenchError::Wrong(format!("{count} acknowledged messages never arrived"))),
+    }
 }
 
 struct Arrivals {

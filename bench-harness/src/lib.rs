@@ -6,6 +6,8 @@
 mod compare;
 mod e2e;
 mod error;
+#[cfg(test)]
+mod fake;
 mod kill;
 mod load;
 mod peer;
