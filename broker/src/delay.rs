@@ -498,8 +498,8 @@ pub fn log_totals(shard: &Shard) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
     use uringmq_proto::body::topic::TopicConfig;
-    use uringmq_proto::record::NewRecord;
     use uringmq_proto::types::{PhyOffset, TopicId};
 
     fn entry(bytes: u32, tags_code: i64) -> Entry {
@@ -560,23 +560,7 @@ mod tests {
     }
 
     fn fate(stored_under: &str, properties: &str) -> Result<u32, &'static str> {
-        let host = "127.0.0.1:1".parse().expect("an address");
-        let mut bytes = Vec::new();
-        let new = NewRecord {
-            topic: stored_under,
-            queue_id: 0,
-            flag: 0,
-            sys_flag: 0,
-            born_timestamp_ms: 1,
-            born_host: host,
-            store_host: host,
-            reconsume_times: 0,
-            prepared_transaction_offset: 0,
-            body: b"x",
-            properties,
-            more_properties: "",
-        };
-        record::encode(&mut bytes, &new).expect("a small record");
+        let bytes = testing::record(stored_under, properties);
         let Ok(Found::Record(record)) = record::parse(&bytes, true) else { panic!("just encoded") };
         destination(&record, |name| (name == "T").then(|| topic(4, 4))).map(|(_, queue)| queue)
     }

@@ -1,6 +1,7 @@
 //! What a handler can fail with. Where it meets a response code is `responses.rs`.
 use std::borrow::Cow;
 use thiserror::Error;
+use uringmq_proto::command::FAQ;
 use uringmq_proto::headers::HeaderError;
 use uringmq_store::StoreError;
 
@@ -13,9 +14,7 @@ pub enum BrokerError {
     /// The body is missing or not what the code wants; the text names what.
     #[error("request body: {0}")]
     Body(String),
-    #[error(
-        "topic[{0}] not exist, apply first please!\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-    )]
+    #[error("topic[{0}] not exist, apply first please!{FAQ}")]
     NoTopic(String),
     #[error("subscription group [{0}] does not exist")]
     NoGroup(String),

@@ -15,6 +15,8 @@ pub mod snapshot;
 pub mod start_checks;
 pub mod startup;
 pub mod stop_signal;
+#[cfg(test)]
+mod testing;
 pub mod writer;
 
 pub use startup::{BrokerRun, run};

@@ -26,6 +26,7 @@ use tracing::{debug, info, warn};
 use uringmq_proto::body::BodyError;
 use uringmq_proto::body::register::RegisterError;
 use uringmq_proto::codes::{request, response};
+use uringmq_proto::command::FAQ;
 use uringmq_proto::command::{Command, Response, Value};
 use uringmq_proto::headers::HeaderError;
 use uringmq_remoting::connection::{Conn, Conns};
@@ -70,9 +71,7 @@ pub enum NamesrvError {
     NoKv(String),
     #[error("name server not ready")]
     NotReady,
-    #[error(
-        "No topic route info in name server for the topic: {0}\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-    )]
+    #[error("No topic route info in name server for the topic: {0}{FAQ}")]
     NoRoute(String),
     #[error("disable")]
     Disabled,

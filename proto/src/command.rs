@@ -122,6 +122,9 @@ impl From<bool> for Value<'_> {
     }
 }
 
+/// Where some remarks send their reader, as Java's servers end them. Source: behaviour sheet 0.
+pub const FAQ: &str = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.";
+
 /// What a handler answers; the connection adds opaque, flag, language, version and the frame.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Response {

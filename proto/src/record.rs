@@ -328,7 +328,7 @@ pub fn store_timestamp_ms(record: &[u8]) -> Option<i64> {
 
 /// The index key strings' hashes of a record, as Java's index computes them: `abs(hash(topic#key))` for UNIQ_KEY, each piece of
 /// KEYS, and `topic#T#tags` for the tag; i32 minimum becomes 0. Nothing for a rollback record. Source: store-format sheet 5.2.
-pub fn index_key_hashes(topic: &str, properties: &str, sys_flag: i32, mut each: impl FnMut(u32)) {
+pub fn index_key_hashes(topic: &str, properties: &str, sys_flag: i32, each: impl FnMut(u32)) {
     if sys_flag & sys_flag::TRANSACTION_MASK == sys_flag::TRANSACTION_ROLLBACK {
         return;
     }
@@ -341,12 +341,26 @@ pub fn index_key_hashes(topic: &str, properties: &str, sys_flag: i32, mut each: 
             _ => {}
         }
     }
+    index_hashes(topic, uniq_key, keys, tags, each);
+}
+
+/// As [`index_key_hashes`], of properties that were looked up already. Empty ones count as absent.
+pub fn index_hashes(
+    topic: &str,
+    uniq_key: Option<&str>,
+    keys: Option<&str>,
+    tags: Option<&str>,
+    mut each: impl FnMut(u32),
+) {
+    if uniq_key.or(keys).or(tags).is_none() {
+        return;
+    }
     let topic_hash = java_hash("#", java_hash(topic, 0));
-    let pieces = keys.into_iter().flat_map(|keys| keys.split(' ')).filter(|piece| !piece.is_empty());
-    for key in uniq_key.into_iter().chain(pieces) {
+    let pieces = keys.into_iter().flat_map(|keys| keys.split(' '));
+    for key in uniq_key.into_iter().chain(pieces).filter(|key| !key.is_empty()) {
         each(positive(java_hash(key, topic_hash)));
     }
-    if let Some(tags) = tags {
+    if let Some(tags) = tags.filter(|tags| !tags.is_empty()) {
         each(positive(java_hash(tags, java_hash("T#", topic_hash))));
     }
 }
@@ -357,7 +371,7 @@ pub fn index_hash(topic: &str, key: &str) -> u32 {
 }
 
 /// Java's `Math.abs`, whose one negative answer becomes 0.
-pub fn positive(hash: i32) -> u32 {
+fn positive(hash: i32) -> u32 {
     hash.checked_abs().unwrap_or(0) as u32
 }
 

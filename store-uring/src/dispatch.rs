@@ -1,11 +1,10 @@
 //! Turns a range of records into [`Dispatch`] entries. Recovery and catch-up call it; the live path must agree with it.
 use crate::StoreError;
 use uringmq_proto::message::{self, prop, sys_flag};
+use uringmq_proto::names::SCHEDULE_TOPIC;
 use uringmq_proto::record::{self, Found, Record, RecordError};
 use uringmq_proto::types::PhyOffset;
 
-/// Records of this topic wait for their delay; their tagsCode is the deliver time.
-pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 /// What a level waits when the table has none at all. Source: store-format sheet 4.2.
 const UNKNOWN_LEVEL_DELAY_MS: i64 = 1000;
 

@@ -8,12 +8,12 @@ use crate::snapshot::{Group, Subscription};
 use std::rc::Rc;
 use std::sync::Arc;
 use uringmq_proto::codes::{request, response as code};
+use uringmq_proto::command::FAQ;
 use uringmq_proto::headers::Header;
 use uringmq_proto::headers::pull::{PullMessage, pull_flag};
 use uringmq_proto::message;
+use uringmq_proto::names::perm;
 use uringmq_proto::types::QueueKey;
-
-const PERM_READ: i32 = 4;
 
 pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError> {
     let h = PullMessage::decode(req.cmd)?;
@@ -21,7 +21,7 @@ pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
     let forbidden = |remark: String, kind: i32| {
         Ok(Answer::Now(pull_refusal(code::NO_PERMISSION, remark, h.queue_offset).with("forbiddenType", kind)))
     };
-    if config.broker_permission as i32 & PERM_READ == 0 {
+    if config.broker_permission as i32 & perm::READ == 0 {
         return forbidden(format!("the broker[{}] pulling message is forbidden", config.broker_ip1), 1);
     }
     if req.cmd.code == request::LITE_PULL_MESSAGE && !config.lite_pull {
@@ -37,7 +37,7 @@ pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
         return forbidden(format!("subscription group no permission, {}", h.consumer_group), 2);
     }
     let topic = shard.topic(h.topic).ok_or_else(|| BrokerError::NoTopic(h.topic.into()))?;
-    if topic.config.perm & PERM_READ == 0 {
+    if topic.config.perm & perm::READ == 0 {
         return forbidden(format!("the topic[{}] pulling message is forbidden", h.topic), 3);
     }
     if h.queue_id < 0 || h.queue_id >= topic.config.read_queue_nums {
@@ -106,8 +106,6 @@ fn subscription_of(
     }
     Ok(Ok(subscription.clone()))
 }
-
-const FAQ: &str = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.";
 
 /// A subscription from its text; `None` when a TAG text has separators but no tag. Every other expression type matches all here.
 pub fn parse(expression: &str, expression_type: &str, version: i64) -> Option<Subscription> {

@@ -78,11 +78,10 @@ impl KeyKind {
     }
 
     fn hash(self, topic: &str, key: &str) -> u32 {
-        let mut seed = message::java_hash("#", message::java_hash(topic, 0));
-        if self == KeyKind::Tag {
-            seed = message::java_hash("T#", seed);
+        match self {
+            KeyKind::Key | KeyKind::Unique => record::index_hash(topic, key),
+            KeyKind::Tag => record::index_hash(topic, &format!("T#{key}")),
         }
-        record::positive(message::java_hash(key, seed))
     }
 
     /// Whether the record really has this key: equal hashes are not enough (known fault S01).
@@ -237,28 +236,7 @@ pub async fn query_consume_queue(shard: &Rc<Shard>, req: &Request<'_>) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uringmq_proto::record::NewRecord;
-
-    fn record(topic: &str, properties: &str) -> Vec<u8> {
-        let host = "127.0.0.1:1".parse().expect("an address");
-        let mut bytes = Vec::new();
-        let new = NewRecord {
-            topic,
-            queue_id: 0,
-            flag: 0,
-            sys_flag: 0,
-            born_timestamp_ms: 1,
-            born_host: host,
-            store_host: host,
-            reconsume_times: 0,
-            prepared_transaction_offset: 0,
-            body: b"x",
-            properties,
-            more_properties: "",
-        };
-        record::encode(&mut bytes, &new).expect("a small record");
-        bytes
-    }
+    use crate::testing::record;
 
     fn matches(kind: KeyKind, bytes: &[u8], topic: &str, key: &str) -> bool {
         match record::parse(bytes, true) {

@@ -313,20 +313,9 @@ impl<'a> KeyProps<'a> {
         found
     }
 
-    fn each_hash(&self, topic: &str, mut each: impl FnMut(u32)) {
-        if !self.indexed || (self.uniq_key.is_none() && self.keys.is_none() && self.tags.is_none()) {
-            return;
-        }
-        let seed = message::java_hash("#", message::java_hash(topic, 0));
-        let mut put = |key: &str, seed: i32| each(record::positive(message::java_hash(key, seed)));
-        if let Some(uniq) = self.uniq_key.filter(|k| !k.is_empty()) {
-            put(uniq, seed);
-        }
-        for key in self.keys.unwrap_or("").split(' ').filter(|k| !k.is_empty()) {
-            put(key, seed);
-        }
-        if let Some(tags) = self.tags.filter(|t| !t.is_empty()) {
-            put(tags, message::java_hash("T#", seed));
+    fn each_hash(&self, topic: &str, each: impl FnMut(u32)) {
+        if self.indexed {
+            record::index_hashes(topic, self.uniq_key, self.keys, self.tags, each);
         }
     }
 }

@@ -98,7 +98,7 @@ impl Shard {
         if !e.numbered || self.owner(e.key) != self.id {
             return;
         }
-        let Some(queue) = self.queues.get_or_make(e.key, &self.topics.borrow(), self) else {
+        let Some(queue) = self.queues.get_or_make(e.key, &self.topics.borrow()) else {
             return; // the topic was deleted meanwhile
         };
         let entry = QueueEntry { phy: e.phy, bytes: e.bytes, tags_code: e.tags_code };

@@ -276,7 +276,7 @@ impl Shard {
 
     fn hold(self: &Rc<Self>, held: Held) {
         let topics = self.topics.borrow().clone();
-        match self.queues.get_or_make(held.ask.key, &topics, self) {
+        match self.queues.get_or_make(held.ask.key, &topics) {
             Some(queue) => {
                 self.queues.holding(held.ask.key);
                 queue.held.borrow_mut().push(held);

@@ -1,7 +1,6 @@
 //! The queues that this shard owns: consume-queue tails and held pulls.
 use crate::control::progress::Progress;
 use crate::placement;
-use crate::shard::Shard;
 use crate::shard::pulls::Held;
 use crate::snapshot::{Topic, TopicTable};
 use crate::{ConsumeQueue, Io};
@@ -91,7 +90,7 @@ impl Queues {
     }
 
     /// For the dispatcher and held pulls: made when missing; `None` when the topic is gone.
-    pub fn get_or_make(&self, key: QueueKey, topics: &TopicTable, _shard: &Shard) -> Option<Rc<Queue>> {
+    pub fn get_or_make(&self, key: QueueKey, topics: &TopicTable) -> Option<Rc<Queue>> {
         if let Some(q) = self.table.borrow().get(&key) {
             return Some(q.clone());
         }
