@@ -120,6 +120,12 @@ impl Waiting {
         }
     }
 
+    /// The disk refused the batch: those that `which` selects, the ones not answered yet, are told.
+    fn fail(&mut self, shard: &Shard, e: &StoreError, which: impl Fn(&Run) -> bool) {
+        error!(error = %e, "append failed; what was not acknowledged does not count");
+        self.answer(shard, Some(Refusal::of(e)), which);
+    }
+
     /// The hint for all shards. The groups' buffers become the shards' tail caches.
     fn committed(self, shard: &Shard, from: PhyOffset, to: PhyOffset) -> Committed {
         let count: usize = self.groups.iter().map(|g| g.records.len()).sum();
@@ -215,31 +221,24 @@ async fn write_batch(shard: &Rc<Shard>, log: &mut Log, mut waiting: Waiting, syn
         waiting.answer(shard, None, |_| true);
         return;
     }
-    let outcome = match log.write(false).await {
-        Ok(written) if sync_flush => {
-            shard.marks.written.store(written.to.0, Ordering::Release);
-            waiting.answer(shard, None, |run| !run.wait_durable);
-            sync(shard).await.map(|()| written)
-        }
-        other => other,
+    let written = match log.write(false).await {
+        Ok(written) => written,
+        Err(e) => return waiting.fail(shard, &e, |_| true),
     };
-    match outcome {
-        Ok(written) => {
-            waiting.answer(shard, None, |run| !sync_flush || run.wait_durable);
-            let marks = &shard.marks;
-            marks.written.store(written.to.0, Ordering::Release);
-            marks.readable.store(written.to.0, Ordering::Release);
-            let committed = Arc::new(waiting.committed(shard, written.from, written.to));
-            for to in 0..shard.shards {
-                if shard.mesh.backlog(to) < HINT_BACKLOG_MAX {
-                    shard.mesh.push(to, Msg::Committed(committed.clone()));
-                }
-            }
+    let marks = &shard.marks;
+    marks.written.store(written.to.0, Ordering::Release);
+    if sync_flush {
+        waiting.answer(shard, None, |run| !run.wait_durable);
+        if let Err(e) = sync(shard).await {
+            return waiting.fail(shard, &e, |run| run.wait_durable);
         }
-        Err(e) => {
-            error!(error = %e, "append failed; nothing of the batch counts");
-            let refusal = Refusal::of(&e);
-            waiting.answer(shard, Some(refusal), |run| !sync_flush || run.wait_durable);
+    }
+    waiting.answer(shard, None, |run| !sync_flush || run.wait_durable);
+    marks.readable.store(written.to.0, Ordering::Release);
+    let committed = Arc::new(waiting.committed(shard, written.from, written.to));
+    for to in 0..shard.shards {
+        if shard.mesh.backlog(to) < HINT_BACKLOG_MAX {
+            shard.mesh.push(to, Msg::Committed(committed.clone()));
         }
     }
 }
