@@ -1,6 +1,7 @@
 use super::*;
+use std::ffi::{CStr, CString, OsStr};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 
 fn temp_dir(name: &str) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("uringmq-start-{name}-{}", std::process::id()));
@@ -8,40 +9,44 @@ fn temp_dir(name: &str) -> PathBuf {
     dir
 }
 
-/// Mounts `kind` on `dir`; prints why and gives `None` where that is forbidden.
-struct Mounted(PathBuf);
+/// Mounts `kind` on `dir`; prints why and gives `None` where that is forbidden. By system call: the child of a fork would
+/// hold the locks of the tests beside this one until it has become another program.
+struct Mounted(CString);
 
 impl Mounted {
-    fn new(kind: &str, name: &str) -> Option<Self> {
-        let dir = temp_dir(name);
-        let done = Command::new("mount").args(["-t", kind, "none"]).arg(&dir).output();
-        match done {
-            Ok(output) if output.status.success() => Some(Mounted(dir)),
-            other => {
-                println!("skipped: {kind} cannot be mounted here: {other:?}");
-                fs::remove_dir(&dir).unwrap();
-                None
-            }
+    fn new(kind: &CStr, name: &str) -> Option<Self> {
+        let at = CString::new(temp_dir(name).into_os_string().into_vec()).unwrap();
+        // SAFETY: the strings end in NUL and live through the call; no data is given.
+        if unsafe { libc::mount(c"none".as_ptr(), at.as_ptr(), kind.as_ptr(), 0, std::ptr::null()) } == 0 {
+            return Some(Mounted(at));
         }
+        println!("skipped: {kind:?} cannot be mounted here: {}", io::Error::last_os_error());
+        fs::remove_dir(OsStr::from_bytes(at.as_bytes())).unwrap();
+        None
+    }
+
+    fn path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.0.as_bytes()))
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
-        let _ = fs::remove_dir(&self.0);
+        // SAFETY: the string ends in NUL and lives through the call.
+        unsafe { libc::umount(self.0.as_ptr()) };
+        let _ = fs::remove_dir(self.path());
     }
 }
 
 #[test]
 fn a_store_on_ramfs_is_refused_and_one_on_tmpfs_warned_of() {
-    if let Some(ramfs) = Mounted::new("ramfs", "ramfs") {
-        let refused = check(1, &ramfs.0.join("store"), &[]).unwrap_err();
+    if let Some(ramfs) = Mounted::new(c"ramfs", "ramfs") {
+        let refused = check(1, &ramfs.path().join("store"), &[]).unwrap_err();
         assert!(matches!(&refused, StartError::NoDirectIo { .. }), "{refused}");
         assert!(refused.to_string().contains("put the store on"), "{refused}");
     }
-    if let Some(tmpfs) = Mounted::new("tmpfs", "tmpfs") {
-        let warning = direct_io(&tmpfs.0).unwrap().expect("a warning");
+    if let Some(tmpfs) = Mounted::new(c"tmpfs", "tmpfs") {
+        let warning = direct_io(tmpfs.path()).unwrap().expect("a warning");
         assert!(warning.contains("tmpfs"), "{warning}");
     }
 }
