@@ -7,6 +7,7 @@ mod admin;
 #[path = "../common/mod.rs"]
 mod common;
 mod fields;
+mod full_disk;
 mod namesrv;
 mod offsets;
 mod protocol;
