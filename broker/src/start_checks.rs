@@ -11,8 +11,11 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use uringmq_store::lock::StoreLock;
 
-/// What the runtime locks for the rings and buffers of one executor.
-const LOCKED_BYTES_PER_EXECUTOR: u64 = 512 << 10;
+/// What the runtime locks for the rings of one executor; without it nothing runs.
+const RING_BYTES: u64 = 512 << 10;
+/// Buffers of one executor that the runtime registers with the kernel (its own default is far more). Where the limit is too low for
+/// them it runs without the registration.
+pub const IO_MEMORY_BYTES: usize = 4 << 20;
 /// Below this many descriptors a busy broker runs out: connections, segments, queue files.
 const OPEN_FILES_WANTED: u64 = 4096;
 const DIRECT_BYTES: usize = 4096;
@@ -66,8 +69,7 @@ pub struct Checked {
 /// this process; `dirs`: the store's root first, then its other directories.
 pub fn check(executors: usize, root: &Path, other_dirs: &[&Path]) -> Result<Checked, StartError> {
     io_uring()?;
-    locked_memory(executors)?;
-    let mut warnings: Vec<String> = open_files().into_iter().collect();
+    let mut warnings: Vec<String> = locked_memory(executors)?.into_iter().chain(open_files()).collect();
     let lock = uringmq_store::lock::lock(root)?;
     for dir in std::iter::once(root).chain(other_dirs.iter().copied()) {
         warnings.extend(direct_io(dir)?);
@@ -126,14 +128,22 @@ fn raise_limit(resource: libc::__rlimit_resource_t, want: u64) -> io::Result<u64
     Ok(limit.rlim_cur)
 }
 
-/// Room for the rings of `executors`.
-pub fn locked_memory(executors: usize) -> Result<(), StartError> {
-    let need_bytes = LOCKED_BYTES_PER_EXECUTOR * executors.max(1) as u64;
-    let limit_bytes = raise_limit(libc::RLIMIT_MEMLOCK, need_bytes).map_err(StartError::IoUring)?;
+/// Room for the rings of `executors`; a warning when there is none for their registered buffers.
+pub fn locked_memory(executors: usize) -> Result<Option<String>, StartError> {
+    let executors = executors.max(1);
+    let need_bytes = RING_BYTES * executors as u64;
+    let wanted_bytes = need_bytes + (IO_MEMORY_BYTES * executors) as u64;
+    let limit_bytes = raise_limit(libc::RLIMIT_MEMLOCK, wanted_bytes).map_err(StartError::IoUring)?;
     if limit_bytes < need_bytes {
         return Err(StartError::LockedMemory { limit_bytes, need_bytes, need_kib: need_bytes >> 10, executors });
     }
-    Ok(())
+    Ok((limit_bytes < wanted_bytes).then(|| {
+        format!(
+            "the locked-memory limit is {limit_bytes} bytes; with {wanted_bytes} the buffers of {executors} executors could be \
+             registered with the kernel, which saves work on every write (ulimit -l {}, LimitMEMLOCK= in a systemd unit)",
+            wanted_bytes >> 10
+        )
+    }))
 }
 
 /// Raises the limit of open files to the hard one; a warning when that is little.

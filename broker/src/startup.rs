@@ -27,12 +27,11 @@ use uringmq_remoting::connection::Conns;
 use uringmq_remoting::listener::{self, Bound, Spread};
 use uringmq_remoting::stop::Gate;
 use uringmq_store::checkpoint;
+use uringmq_store::io::glommio::OpLog;
 use uringmq_store::open::{self, Opened, Progress};
 use uringmq_store::queue_ends;
 use uringmq_store::{StoreConfig, StoreError};
 
-/// Locked memory that one executor's rings and buffers take (the runtime's own default is far more).
-const IO_MEMORY_BYTES: usize = 4 << 20;
 const RING_DEPTH: usize = 512;
 /// A stop that takes longer is cut off: the store never depends on a clean one.
 const STOP_MAX: Duration = Duration::from_secs(20);
@@ -122,7 +121,7 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
         let spin = Duration::from_micros(parts.config.spin_before_park_us);
         let thread = LocalExecutorBuilder::new(Placement::Fixed(cores.cpus[id as usize]))
             .name(&format!("shard-{id}"))
-            .io_memory(IO_MEMORY_BYTES)
+            .io_memory(start_checks::IO_MEMORY_BYTES)
             .ring_depth(RING_DEPTH)
             .spin_before_park(spin)
             .spawn(move || run_shard(id, parts, extra))
@@ -184,7 +183,7 @@ fn open_store(store: &StoreConfig, cpu: usize) -> Result<Opened, String> {
     let store = store.clone();
     LocalExecutorBuilder::new(Placement::Fixed(cpu))
         .name("recovery")
-        .io_memory(IO_MEMORY_BYTES)
+        .io_memory(start_checks::IO_MEMORY_BYTES)
         .ring_depth(RING_DEPTH)
         .spawn(move || async move {
             let io = Io::starting();
@@ -222,8 +221,11 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
     let mut log = None;
     let mut writer = None;
     if id == parts.writer_shard {
-        let appender = Log::open(io.clone(), &parts.store, opened.min, opened.end).await.map_err(|e| e.to_string())?;
-        writer = Some(Writer::new(appender.keeper()));
+        let ops = (!config.operation_log_path.is_empty()).then(OpLog::default);
+        let log_io = ops.clone().map_or_else(|| io.clone(), Io::recording);
+        let mut appender = Log::open(log_io, &parts.store, opened.min, opened.end).await.map_err(|e| e.to_string())?;
+        appender.set_store_timestamp_min(opened.last_store_timestamp_ms);
+        writer = Some(Writer::new(appender.keeper(), ops));
         log = Some(appender);
     }
     let index = match id == 0 && config.index_enabled {
@@ -373,7 +375,7 @@ async fn open_doors(
     set_next_offsets(shard).await;
     control::load_offsets(shard).await.map_err(|e| e.to_string())?;
     if let Some(beside) = beside {
-        beside(shard.doors.clone()).await?;
+        beside(shard.gate.clone()).await?;
     }
     let addr = bound.addr;
     glommio::spawn_local(listener::accept(bound, parts.spread.clone(), shard.doors.clone())).detach();
@@ -414,7 +416,14 @@ async fn stop(shard: &Rc<Shard>, parts: &Parts) {
     shard.run_on_all(|s| async move { s.conns.for_each(|c| c.close("the broker stops")) }).await;
     shard
         .run_on(shard.writer_shard, |s| async move {
-            s.writer.as_ref().expect("asked of the writer shard").stop().await;
+            let writer = s.writer.as_ref().expect("asked of the writer shard");
+            writer.stop().await;
+            let path = s.config.borrow().operation_log_path.clone();
+            if let Some(ops) = &writer.ops
+                && let Err(e) = std::fs::write(&path, ops.text())
+            {
+                error!(error = %e, path, "operationLogPath is not written");
+            }
         })
         .await;
     settle(shard).await;

@@ -73,10 +73,10 @@ pub fn namesrv(args: NamesrvArgs) -> i32 {
     if let Err(error) = stop_signal::on_signals(stop.clone()) {
         return refuse("namesrv", &error);
     }
-    if let Err(error) = start_checks::io_uring().and_then(|()| start_checks::locked_memory(1)) {
-        return refuse("namesrv", &error);
+    match start_checks::io_uring().and_then(|()| start_checks::locked_memory(1)) {
+        Ok(warning) => warn_of(&Vec::from_iter(warning.into_iter().chain(start_checks::open_files()))),
+        Err(error) => return refuse("namesrv", &error),
     }
-    warn_of(&Vec::from_iter(start_checks::open_files()));
     uringmq_namesrv::run(config, async move { stop.wait().await }, |addr| {
         say(&format!(
             "The Name Server boot success. serializeType=JSON, address {addr}\nuringmq ready: name server at {addr}\n"

@@ -230,4 +230,7 @@ config_keys! {
     /// Ours: most bytes of one write of the log; rounded up to a multiple of 4096. With its three extra blocks the default fills one
     /// 512 KiB piece of the runtime's registered memory.
     "batchBytesMax" => batch_bytes_max: usize = 125 * 4096, Restart;
+    /// Ours, for experiments: the file to which an orderly stop writes what the log's writer did, a line an operation: each write,
+    /// sync and acknowledgement in order, up to a million. Empty records nothing.
+    "operationLogPath" => operation_log_path: String = String::new(), Restart;
 }

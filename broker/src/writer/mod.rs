@@ -13,12 +13,14 @@ use committed::{Committed, Entry, Span};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::error;
 use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset};
 use uringmq_store::StoreError;
+use uringmq_store::io::glommio::{OpKind, OpLog};
 
 /// Hints to a shard that is behind are dropped above this; its cursor reads the log instead.
 const HINT_BACKLOG_MAX: usize = 64;
@@ -36,10 +38,12 @@ pub struct Writer {
     pub tail_moved: Event,
     /// Retention was asked for by code 329; it is looked at its next time.
     pub clean_now: Cell<bool>,
+    /// Where acknowledgements are noted beside the log's operations, when they are recorded.
+    pub ops: Option<OpLog>,
 }
 
 impl Writer {
-    pub fn new(keeper: Keeper) -> Self {
+    pub fn new(keeper: Keeper, ops: Option<OpLog>) -> Self {
         Writer {
             inbox: RefCell::default(),
             ready: Event::default(),
@@ -49,6 +53,7 @@ impl Writer {
             keeper,
             tail_moved: Event::default(),
             clean_now: Cell::new(false),
+            ops,
         }
     }
     pub fn take(&self, group: Box<AppendGroup>) {
@@ -118,6 +123,20 @@ impl Waiting {
         for (to, acks) in acks.into_iter().enumerate().filter(|(_, a)| !a.is_empty()) {
             shard.mesh.push(to as ShardId, Msg::Appended(Box::new(Appended { acks })));
         }
+    }
+
+    /// What is written (`kind`: or durable) is told to those that `which` selects.
+    fn acknowledge(&mut self, shard: &Shard, kind: OpKind, which: impl Fn(&Run) -> bool) {
+        if let Some(ops) = shard.writer.as_ref().and_then(|w| w.ops.as_ref()) {
+            let no_file: Rc<Path> = Path::new("").into();
+            for &(g, r, receipt) in &self.placed {
+                let run = &self.groups[g as usize].runs[r as usize];
+                if which(run) {
+                    ops.note(kind, &no_file, receipt.phy.0, run.bytes as u64);
+                }
+            }
+        }
+        self.answer(shard, None, which);
     }
 
     /// The disk refused the batch: those that `which` selects, the ones not answered yet, are told.
@@ -228,12 +247,14 @@ async fn write_batch(shard: &Rc<Shard>, log: &mut Log, mut waiting: Waiting, syn
     let marks = &shard.marks;
     marks.written.store(written.to.0, Ordering::Release);
     if sync_flush {
-        waiting.answer(shard, None, |run| !run.wait_durable);
+        waiting.acknowledge(shard, OpKind::Acked, |run| !run.wait_durable);
         if let Err(e) = sync(shard).await {
             return waiting.fail(shard, &e, |run| run.wait_durable);
         }
+        waiting.acknowledge(shard, OpKind::AckedDurable, |run| run.wait_durable);
+    } else {
+        waiting.acknowledge(shard, OpKind::Acked, |_| true);
     }
-    waiting.answer(shard, None, |run| !sync_flush || run.wait_durable);
     marks.readable.store(written.to.0, Ordering::Release);
     let committed = Arc::new(waiting.committed(shard, written.from, written.to));
     for to in 0..shard.shards {

@@ -15,6 +15,7 @@ use super::{Access, File, Io, Metadata, Open, Space};
 use glommio::GlommioError;
 use glommio::io::{BufferedFile, DmaBuffer, DmaFile, OpenOptions, ReadResult};
 use std::cell::RefCell;
+use std::fmt::Write as _;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -41,11 +42,17 @@ pub enum OpKind {
     SyncStart,
     /// Completed without error.
     SyncEnd,
-    /// Noted by the owner of the io: everything below `at + bytes` was acknowledged now.
+    /// Noted by the owner of the io: the record at `at` of the log, of `bytes`, is acknowledged now, on its write alone.
     Acked,
+    /// The same, for one whose sender was promised stable storage.
+    AckedDurable,
 }
 
-/// What the files of one core did, for the test that an acknowledgement follows the write (and sync) that covers it.
+/// Operations kept; what comes later is not recorded.
+const OPS_MAX: usize = 1_000_000;
+
+/// What the files of one core did, for the test that an acknowledgement follows the write (and sync) that covers it. Writes of
+/// nothing but zeros cover no record and are left out.
 #[derive(Clone, Default, Debug)]
 pub struct OpLog(Rc<RefCell<Vec<Op>>>);
 
@@ -53,7 +60,19 @@ impl OpLog {
     pub fn note(&self, kind: OpKind, file: &Rc<Path>, at: u64, bytes: u64) {
         let mut ops = self.0.borrow_mut();
         let seq = ops.len() as u64;
-        ops.push(Op { seq, kind, file: file.clone(), at, bytes });
+        if ops.len() < OPS_MAX {
+            ops.push(Op { seq, kind, file: file.clone(), at, bytes });
+        }
+    }
+
+    /// One line an operation, in order: kind, name of the file (`-` for none), position, bytes.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for op in self.0.borrow().iter() {
+            let name = op.file.file_name().map_or("-".into(), |name| name.to_string_lossy());
+            writeln!(text, "{:?} {name} {} {}", op.kind, op.at, op.bytes).expect("a String takes all");
+        }
+        text
     }
 
     pub fn ops(&self) -> Vec<Op> {
@@ -276,7 +295,10 @@ impl File for GlommioFile {
     }
 
     async fn write_at(&self, at: u64, buf: GlommioBuf) -> (io::Result<usize>, GlommioBuf) {
-        self.note(OpKind::WriteStart, at, buf.as_ref().len() as u64);
+        let noted = self.log.is_some() && buf.as_ref().iter().any(|byte| *byte != 0);
+        if noted {
+            self.note(OpKind::WriteStart, at, buf.as_ref().len() as u64);
+        }
         let (wrote, buf) = match &self.kind {
             Kind::Direct(file) => {
                 let dma = buf.into_dma(file);
@@ -287,7 +309,7 @@ impl File for GlommioFile {
             Kind::Buffered(file) => (file.write_at(buf.as_ref().to_vec(), at).await, buf),
             Kind::Blocking(file) => (file.write_at(buf.as_ref(), at).map_err(GlommioError::IoError), buf),
         };
-        if let Ok(bytes) = &wrote {
+        if let (Ok(bytes), true) = (&wrote, noted) {
             self.note(OpKind::WriteEnd, at, *bytes as u64);
         }
         (wrote.map_err(os_error), buf)

@@ -6,6 +6,7 @@
 mod admin;
 #[path = "../common/mod.rs"]
 mod common;
+mod durability;
 mod fields;
 mod full_disk;
 mod namesrv;
