@@ -13,5 +13,6 @@ mod namesrv;
 mod offsets;
 mod protocol;
 mod query;
+mod restart;
 mod retry;
 mod store;
