@@ -3,7 +3,9 @@
 //! Each message has a number; its queue, size and body follow from it, so every byte that comes back can be judged. Nothing is ever sent
 //! twice, so a number found twice is a fault of the broker's. Judged are, queue by queue from where the round began: offsets without
 //! gaps, CRC and body, the acknowledged number at the acknowledged offset. Messages that were stored but not acknowledged in time are
-//! fine. At last everything of all rounds is read once more.
+//! fine. At last everything of all rounds is read once more. Consumer offsets are committed all the while: see [`commits`].
+mod commits;
+
 use crate::error::BenchError;
 use crate::load::Slots;
 use crate::peer::{Caller, Outgoing, PullAsk, dial, mix, number, write_send};
@@ -11,6 +13,7 @@ use crate::process::Server;
 use crate::report::{median, print_json};
 use crate::{on_executor, resolve};
 use clap::Args;
+use commits::{Commits, commit_on};
 use futures_lite::future::or;
 use glommio::timer::Timer;
 use serde::Serialize;
@@ -69,6 +72,9 @@ pub(crate) struct KillArgs {
     /// And after at most so many
     #[arg(long, default_value_t = 1500)]
     max_ms: u64,
+    /// Text of the line by which the broker tells that it saved the consumer offsets
+    #[arg(long, default_value = "consumer offsets saved")]
+    saved: String,
     /// For the moments of the kills; told in the output, so that a run can be repeated
     #[arg(long)]
     seed: Option<u64>,
@@ -91,6 +97,12 @@ struct RoundLine {
     damaged: u64,
     gaps: u64,
     refused: u64,
+    /// Consumer offsets committed and acknowledged.
+    commits: u64,
+    /// Saves of consumer offsets that the broker logged before the kill.
+    offset_saves: u64,
+    /// Queues whose consumer offset was older than the last but one save after the restart, or was never committed.
+    offsets_wrong: u64,
     recovery_ms: f64,
 }
 
@@ -103,6 +115,11 @@ struct SummaryLine {
     duplicated: u64,
     damaged: u64,
     gaps: u64,
+    commits: u64,
+    offset_saves: u64,
+    /// Rounds with at least two logged saves, whose offsets must therefore have survived.
+    offsets_judged: u32,
+    offsets_wrong: u64,
     recovery_ms_median: f64,
     recovery_ms_max: f64,
 }
@@ -115,21 +132,26 @@ async fn run(args: KillArgs) -> Result<(), BenchError> {
     server.ready(&args.ready, ready).await?;
     let caller = Caller::dial(broker).await?;
     caller.create_topic(&args.topic, args.queues).await?;
+    caller.create_group().await?;
     let mut starts = Vec::new();
     for queue in 0..args.queues {
         starts.push(caller.max_offset(&args.topic, queue).await?);
     }
     caller.close().await;
     let book = Rc::new(RefCell::new(Book::new(&starts)));
+    let commits = Rc::new(RefCell::new(Commits::new(args.queues)));
     let mut recoveries = Vec::new();
     for round in 1..=args.rounds {
         let (first, sent_before) = (book.borrow().stored_ends(), book.borrow().totals);
+        let commits_before = commits.borrow().count;
         let span = args.max_ms.saturating_sub(args.min_ms) + 1;
         let load_ms = args.min_ms + mix(seed.wrapping_add(round as u64)) % span;
-        load_and_kill(&args, broker, &server, &book, Duration::from_millis(load_ms)).await?;
+        load_and_kill(&args, broker, &server, &book, &commits, Duration::from_millis(load_ms)).await?;
+        let saves = server.told(&args.saved).await?;
         server = Server::start(&args.start)?;
         let recovery = server.ready(&args.ready, ready).await?;
         recoveries.push(recovery.as_secs_f64() * 1e3);
+        let offsets_wrong = verify_offsets(&args, broker, &book, &commits, &saves).await?;
         let verdict = verify(&args, broker, &book, &first).await?;
         let sent = book.borrow().totals;
         print_json(&RoundLine {
@@ -143,6 +165,9 @@ async fn run(args: KillArgs) -> Result<(), BenchError> {
             damaged: verdict.damaged,
             gaps: verdict.gaps,
             refused: sent.refused - sent_before.refused,
+            commits: commits.borrow().count - commits_before,
+            offset_saves: saves.len() as u64,
+            offsets_wrong,
             recovery_ms: recoveries[recoveries.len() - 1],
         });
     }
@@ -158,9 +183,19 @@ async fn run(args: KillArgs) -> Result<(), BenchError> {
         duplicated: all.duplicated,
         damaged: all.damaged,
         gaps: all.gaps,
+        commits: commits.borrow().count,
+        offset_saves: commits.borrow().saves,
+        offsets_judged: commits.borrow().judged,
+        offsets_wrong: book.borrow().totals.offsets_wrong,
         recovery_ms_median: median(&recoveries),
         recovery_ms_max: recoveries[recoveries.len() - 1],
     });
+    if commits.borrow().judged == 0 {
+        eprintln!(
+            "no round saw two saves of consumer offsets, so none was judged: let the broker save more often \
+             (flushConsumerOffsetInterval) or kill it later (--min-ms)"
+        );
+    }
     server.signal(libc::SIGTERM);
     if !server.wait(STOP_MAX) {
         return Err(server.failure("did not stop on SIGTERM"));
@@ -179,10 +214,18 @@ async fn load_and_kill(
     broker: SocketAddr,
     server: &Server,
     book: &Rc<RefCell<Book>>,
+    commits: &Rc<RefCell<Commits>>,
     load: Duration,
 ) -> Result<(), BenchError> {
     let table = Rc::new(Conns::default());
     let sending = Rc::new(Cell::new(true));
+    let progress = {
+        let book = book.clone();
+        move |queue: u32| book.borrow().queues[queue as usize].acknowledged_end()
+    };
+    let caller = Caller::dial(broker).await?;
+    let committing =
+        glommio::spawn_local(commit_on(caller, args.topic.clone(), sending.clone(), commits.clone(), progress));
     for n in 0..args.conns {
         let lane = Rc::new(KillLane {
             book: book.clone(),
@@ -209,7 +252,7 @@ async fn load_and_kill(
     server.ended().await;
     sending.set(false);
     table.emptied().await; // answers that were on their way are read to the end first
-    Ok(())
+    committing.await
 }
 
 #[derive(Clone, Copy, Default)]
@@ -218,6 +261,7 @@ struct Totals {
     refused: u64,
     /// Acknowledged beyond the end of a queue after a restart; they are forgotten once told.
     beyond: u64,
+    offsets_wrong: u64,
 }
 
 /// What was sent and what was promised.
@@ -239,6 +283,13 @@ struct QueueBook {
     acknowledged: Vec<Option<u64>>,
     /// Where the last check ended.
     stored_end: i64,
+}
+
+impl QueueBook {
+    /// Behind the last offset that was acknowledged, or that a check found.
+    fn acknowledged_end(&self) -> i64 {
+        self.stored_end.max(self.start + self.acknowledged.len() as i64)
+    }
 }
 
 impl Book {
@@ -308,6 +359,24 @@ struct Verdict {
     duplicated: u64,
     damaged: u64,
     gaps: u64,
+}
+
+/// Asks the restarted broker for the consumer offsets; how many are wrong.
+async fn verify_offsets(
+    args: &KillArgs,
+    broker: SocketAddr,
+    book: &Rc<RefCell<Book>>,
+    commits: &Rc<RefCell<Commits>>,
+    saves: &[i64],
+) -> Result<u64, BenchError> {
+    let caller = Caller::dial(broker).await?;
+    let faults = commits.borrow_mut().check(&caller, &args.topic, saves).await?;
+    caller.close().await;
+    let wrong = faults.len() as u64;
+    let mut book = book.borrow_mut();
+    book.totals.offsets_wrong += wrong;
+    faults.into_iter().for_each(|fault| book.fault(fault));
+    Ok(wrong)
 }
 
 /// Reads all queues from the offsets `from` to their ends and judges them.

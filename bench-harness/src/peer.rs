@@ -3,10 +3,11 @@ use crate::error::BenchError;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use uringmq_proto::body::group::SubscriptionGroupConfig;
 use uringmq_proto::codes::{request, response};
 use uringmq_proto::command::{OwnedCommand, Value, write_request};
 use uringmq_proto::headers::admin::QueryMessage;
-use uringmq_proto::headers::offset::{GetMaxOffset, GetMinOffset};
+use uringmq_proto::headers::offset::{GetMaxOffset, GetMinOffset, QueryConsumerOffset, UpdateConsumerOffset};
 use uringmq_proto::headers::pull::{PullMessage, pull_flag};
 use uringmq_proto::headers::send::SendMessage;
 use uringmq_proto::headers::topic::CreateTopic;
@@ -58,6 +59,37 @@ impl Caller {
         max: Duration,
     ) -> Result<OwnedCommand, BenchError> {
         Ok(self.conn.call(code, ext, b"", max).await?)
+    }
+
+    /// Creates the bench's consumer group, in whose name it pulls and commits.
+    pub(crate) async fn create_group(&self) -> Result<(), BenchError> {
+        let what = "creating the consumer group";
+        let body = serde_json::to_vec(&SubscriptionGroupConfig::new(GROUP)).expect("plain fields");
+        let answer = self.conn.call(request::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, &[], &body, CALL_MAX).await?;
+        if answer.code == response::SUCCESS { Ok(()) } else { Err(BenchError::refused(what, &answer)) }
+    }
+
+    pub(crate) async fn commit_offset(&self, topic: &str, queue: u32, offset: i64) -> Result<(), BenchError> {
+        let header =
+            UpdateConsumerOffset { consumer_group: GROUP, topic, queue_id: queue as i32, commit_offset: offset };
+        self.succeed("committing an offset", request::UPDATE_CONSUMER_OFFSET, &header.ext()).await.map(drop)
+    }
+
+    /// What the bench's group committed; `None` when it never did.
+    pub(crate) async fn consumer_offset(&self, topic: &str, queue: u32) -> Result<Option<i64>, BenchError> {
+        let what = "asking for a committed offset";
+        let header = QueryConsumerOffset {
+            consumer_group: GROUP,
+            topic,
+            queue_id: queue as i32,
+            set_zero_if_not_found: Some(false),
+        };
+        let answer = self.call(request::QUERY_CONSUMER_OFFSET, &header.ext(), CALL_MAX).await?;
+        match answer.code {
+            response::SUCCESS => number(what, &answer, "offset").map(Some),
+            response::QUERY_NOT_FOUND => Ok(None),
+            _ => Err(BenchError::refused(what, &answer)),
+        }
     }
 
     async fn succeed(

@@ -1,5 +1,6 @@
 //! A server under test as a child process: started by a command line, watched for its ready line, ended by its own pid alone.
 use crate::error::BenchError;
+use crate::peer::now_ms;
 use futures_lite::future::or;
 use glommio::timer::Timer;
 use std::collections::VecDeque;
@@ -11,11 +12,20 @@ use std::time::{Duration, Instant};
 
 /// Lines of output kept to explain a failure.
 const TAIL_LINES: usize = 30;
+/// How long the output of an ended server may take to be read to its end.
+const OUTPUT_MAX: Duration = Duration::from_secs(20);
+
+/// A line of a server's output.
+struct Line {
+    text: String,
+    /// When it was read, ms since the epoch.
+    read_ms: i64,
+}
 
 pub(crate) struct Server {
     child: Child,
     pub(crate) started: Instant,
-    lines: flume::Receiver<String>,
+    lines: flume::Receiver<Line>,
     /// Disconnected once the process has ended. It stays a zombie until dropped, so its pid is nobody else's.
     ended: flume::Receiver<()>,
     tail: Arc<Mutex<VecDeque<String>>>,
@@ -54,7 +64,7 @@ impl Server {
     pub(crate) async fn ready(&self, text: &str, most: Duration) -> Result<Duration, BenchError> {
         let seen = async {
             while let Ok(line) = self.lines.recv_async().await {
-                if line.contains(text) {
+                if line.text.contains(text) {
                     return Ok(self.started.elapsed());
                 }
             }
@@ -65,6 +75,26 @@ impl Server {
             Err(self.failure(&format!("no line '{text}' within {} s", most.as_secs())))
         };
         or(seen, over).await
+    }
+
+    /// When an ended server wrote the lines that contain `text`, ms since the epoch, rising: what the lines say themselves, else when
+    /// they were read. Lines that [`Server::ready`] went past are not among them.
+    pub(crate) async fn told(&self, text: &str) -> Result<Vec<i64>, BenchError> {
+        let read = async {
+            let mut told = Vec::new();
+            while let Ok(line) = self.lines.recv_async().await {
+                if line.text.contains(text) {
+                    told.push(written_ms(&line.text).unwrap_or(line.read_ms));
+                }
+            }
+            told.sort_unstable(); // two pipes
+            Ok(told)
+        };
+        let over = async {
+            Timer::new(OUTPUT_MAX).await;
+            Err(self.failure("it ended, but something still holds its output open"))
+        };
+        or(read, over).await
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -106,7 +136,7 @@ impl Drop for Server {
 }
 
 /// Passes lines on and keeps the last ones, until the output ends.
-fn watch(output: impl Read + Send + 'static, lines: flume::Sender<String>, tail: Arc<Mutex<VecDeque<String>>>) {
+fn watch(output: impl Read + Send + 'static, lines: flume::Sender<Line>, tail: Arc<Mutex<VecDeque<String>>>) {
     thread::spawn(move || {
         for line in BufReader::new(output).split(b'\n') {
             let Ok(line) = line else { return };
@@ -117,9 +147,25 @@ fn watch(output: impl Read + Send + 'static, lines: flume::Sender<String>, tail:
             }
             tail.push_back(line.clone());
             drop(tail);
-            let _ = lines.send(line); // nobody may be waiting for a line any more
+            let _ = lines.send(Line { text: line, read_ms: now_ms() }); // nobody may be waiting for a line any more
         }
     });
+}
+
+/// The time at the start of a log line, `2026-01-31T23:59:59.123456Z ...`, in ms since the epoch; rounded down.
+fn written_ms(line: &str) -> Option<i64> {
+    let (date, rest) = line.split_once('T')?;
+    let (time, _) = rest.split_once('Z')?;
+    let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let (hours, rest) = time.split_once(':')?;
+    let (minutes, seconds) = rest.split_once(':')?;
+    let (hours, minutes, seconds): (i64, i64, f64) =
+        (hours.parse().ok()?, minutes.parse().ok()?, seconds.parse().ok()?);
+    // Days since 1970, with years that begin in March, so that the odd day comes last.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
+    Some(((days * 24 + hours) * 60 + minutes) * 60_000 + (seconds * 1e3) as i64)
 }
 
 fn wait_without_reaping(pid: u32) {
@@ -138,6 +184,37 @@ fn wait_without_reaping(pid: u32) {
 mod tests {
     use super::*;
     use crate::on_executor;
+
+    #[test]
+    fn the_time_of_a_log_line_is_read() {
+        for (line, ms) in [
+            ("1970-01-01T00:00:00.000000Z  INFO x", Some(0)),
+            ("2026-03-01T12:34:56.789999Z  INFO x: y", Some(1_772_368_496_789)),
+            ("2024-02-29T23:59:59Z", Some(1_709_251_199_000)),
+            ("2000-12-31T00:00:00.5Z ", Some(978_220_800_500)),
+            ("The broker[a, T:1] boot", None),
+            ("aTbZ", None),
+            ("", None),
+        ] {
+            assert_eq!(written_ms(line), ms, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_an_ended_server_told_is_found_with_its_times() {
+        on_executor(None, || async {
+            let lines =
+                "echo 2020-03-01T12:34:55.000Z saved; echo ready; echo saved; echo 2020-03-01T12:34:56.789Z saved";
+            let server = Server::start(&format!("sh -c '{lines}'"))?;
+            server.ready("ready", Duration::from_secs(20)).await?;
+            server.ended().await;
+            let told = server.told("saved").await?;
+            assert_eq!(told[0], 1_583_066_096_789, "{told:?}");
+            assert!(told.len() == 2 && (now_ms() - told[1]) < 60_000, "{told:?}");
+            Ok(())
+        })
+        .unwrap();
+    }
 
     #[test]
     fn a_server_is_seen_ready_killed_and_explained() {

@@ -26,7 +26,8 @@ fn kill(name: &str, flush: &str, rounds: u32, before: &str) -> Output {
     std::fs::create_dir_all(&dir).unwrap();
     let (port, store) = (free_port(), dir.join("store"));
     let conf = format!(
-        "brokerIP1=127.0.0.1\nlistenPort={port}\nstorePathRootDir={}\nflushDiskType={flush}\nmappedFileSizeCommitLog=8388608\nshards=2\n",
+        "brokerIP1=127.0.0.1\nlistenPort={port}\nstorePathRootDir={}\nflushDiskType={flush}\nmappedFileSizeCommitLog=8388608\nshards=2\n\
+         flushConsumerOffsetInterval=10\n",
         store.display()
     );
     std::fs::write(dir.join("broker.conf"), conf).unwrap();
@@ -34,7 +35,7 @@ fn kill(name: &str, flush: &str, rounds: u32, before: &str) -> Output {
     let start = format!("sh -c \"{start}\"");
     let output = Command::new(BINARY)
         .args(["bench", "kill", "--start", &start, "--broker", &format!("127.0.0.1:{port}")])
-        .args(["--rounds", &rounds.to_string(), "--min-ms", "100", "--max-ms", "800"])
+        .args(["--rounds", &rounds.to_string(), "--min-ms", "300", "--max-ms", "800"])
         .output()
         .unwrap();
     if output.status.success() {
@@ -58,6 +59,8 @@ fn nothing_is_lost(name: &str, flush: &str) {
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert_eq!((summed(&output, "rounds"), summed(&output, "lost"), summed(&output, "gaps")), (3, 0, 0), "{said}");
     assert!(summed(&output, "acknowledged") > 30, "hardly any load: {said}");
+    assert!(summed(&output, "commits") > 0 && summed(&output, "offsets_judged") > 0, "hardly any commits: {said}");
+    assert_eq!(summed(&output, "offsets_wrong"), 0, "{said}");
 }
 
 #[test]
@@ -75,4 +78,12 @@ fn a_broker_that_forgets_is_found_out() {
     let output = kill("forgetful", "ASYNC_FLUSH", 1, "rm -rf store/commitlog store/consumequeue store/index;");
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(summed(&output, "lost") > 0);
+}
+
+#[test]
+fn a_broker_that_forgets_consumer_offsets_is_found_out() {
+    let output = kill("offsets", "ASYNC_FLUSH", 2, "rm -f store/config/consumerOffset.json*;");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(summed(&output, "offsets_wrong") > 0 && summed(&output, "lost") == 0, "{said}");
 }
