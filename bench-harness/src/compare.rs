@@ -1,33 +1,38 @@
 //! `bench compare`: Apache's broker and ours in turn, on the same machine, disk and cores, under the same load generator (`rmqload`,
 //! which is neither's own). Prints the measured table as Markdown.
 //!
-//! A round is, for each side: a fresh store with ASYNC_FLUSH (closed loop, drain, open loop), then one with SYNC_FLUSH. After each timed
-//! send the topic is read back: as many records as acknowledged, CRCs right, keys found. Starts are measured at last, on a filled store.
+//! A round is, for each side: a fresh store with ASYNC_FLUSH, then one with SYNC_FLUSH, and the loads of each. After each timed send the
+//! topic is read back: as many records as acknowledged, CRCs right, keys found. A server that stores nothing goes along: its figures are
+//! the generator's and the machine's own. Starts are measured at last, on a filled store.
+mod html;
+mod loads;
 mod rmqload;
 mod sides;
+mod table;
+mod verify;
 
 use crate::error::BenchError;
 use crate::on_executor;
-use crate::peer::{Caller, PullAsk, mix};
+use crate::peer::Caller;
 use crate::process::Server;
-use crate::pull::{Drain, drain_all};
-use crate::report::median;
 use clap::Args;
 use glommio::timer::Timer;
-use rmqload::{Load, Outcome};
+use loads::Row;
+use rmqload::Load;
 use sides::{Flush, Side};
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-use uringmq_proto::message::{prop, property};
+use std::process::Command;
+use std::time::Duration;
+use table::Measured;
 
 const QUEUES: u32 = 8;
 const STOP_MAX: Duration = Duration::from_secs(120);
 const START_MAX: Duration = Duration::from_secs(180);
-/// Keys looked for after each timed send, and how long the index may be behind.
-const KEYS_ASKED: u64 = 100;
-const INDEX_MAX: Duration = Duration::from_secs(60);
+/// The first seconds after a start.
+const FIRST_SECS: f64 = 8.0;
+const IDLE_CONNECTIONS: usize = 5000;
 
 #[derive(Args, Debug, Clone)]
 pub(crate) struct CompareArgs {
@@ -61,9 +66,27 @@ pub(crate) struct CompareArgs {
     /// Seconds of each load
     #[arg(long, default_value_t = 10.0, value_parser = crate::seconds)]
     secs: f64,
-    /// Size of the store for the starts; 0 leaves them out
+    /// Which loads, with commas: short, all, or names as in the list that a wrong name brings up
+    #[arg(long, default_value = "short", value_parser = loads::chosen)]
+    loads: std::vec::Vec<&'static str>,
+    /// Leave out the server that stores nothing
+    #[arg(long)]
+    no_null: bool,
+    /// Size of the store for the starts
     #[arg(long, default_value_t = 4.0)]
     store_gb: f64,
+    /// Size of the backlog that is drained cold
+    #[arg(long, default_value_t = 7.0)]
+    cold_gb: f64,
+    /// Also write a report with plots, one file that needs no other
+    #[arg(long)]
+    html: Option<PathBuf>,
+    /// Also put the table between the speed marks of this file
+    #[arg(long)]
+    readme: Option<PathBuf>,
+    /// Lines of JSON instead of the table: one a figure, with all rounds
+    #[arg(long)]
+    json: bool,
     /// Cores of the servers, as taskset takes them
     #[arg(long)]
     server_cpus: Option<String>,
@@ -75,122 +98,219 @@ pub(crate) struct CompareArgs {
     port: u16,
 }
 
-/// The rows of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Row {
-    Closed,
-    Open,
-    SyncOne,
-    SyncMany,
-    Drain,
-    Memory,
-    StartClean,
-    StartKilled,
+/// One side under measurement.
+struct Bench<'a> {
+    args: &'a CompareArgs,
+    side: &'a Side,
+    measured: &'a mut Measured,
 }
-
-/// How a row is told: its name, its unit, whether more is better, and the ratio or bound that is wanted.
-struct Told {
-    row: Row,
-    name: &'static str,
-    unit: &'static str,
-    more_is_better: bool,
-    wanted: &'static str,
-}
-
-const fn told(row: Row, name: &'static str, unit: &'static str, more_is_better: bool, wanted: &'static str) -> Told {
-    Told { row, name, unit, more_is_better, wanted }
-}
-
-const TOLD: [Told; 8] = [
-    told(Row::Closed, "closed loop, 8 connections x 32", "msg/s", true, "4x"),
-    told(Row::Open, "open loop 10 k msg/s, p99.9", "ms", false, "1/4"),
-    told(Row::SyncOne, "sync flush, 1 x 1", "msg/s", true, "3x"),
-    told(Row::SyncMany, "sync flush, 32 x 1", "msg/s", true, "3x"),
-    told(Row::Drain, "drain, 8 connections", "msg/s", true, "1.3x"),
-    told(Row::Memory, "most resident memory under that load", "MB", false, "< 400 MB"),
-    told(Row::StartClean, "start after a clean stop", "s", false, "< 1 s"),
-    told(Row::StartKilled, "start after kill -9", "s", false, "< 1 s"),
-];
-
-/// What was measured, by row and side.
-type Measured = BTreeMap<(Row, &'static str), Vec<f64>>;
 
 pub(crate) fn main(args: CompareArgs) -> Result<(), BenchError> {
-    let sides = [sides::apache(&args)?, sides::ours(&args)?];
-    let mut measured = Measured::new();
+    let mut sides = vec![sides::apache(&args)?, sides::ours(&args)?];
+    if !args.no_null {
+        sides.push(sides::null(&args)?);
+    }
+    let mut measured = Measured::default();
     for round in 1..=args.rounds {
         for side in &sides {
             eprintln!("round {round} of {}: {}", args.rounds, side.name());
-            async_session(&args, side, &mut measured)?;
-            sync_session(&args, side, &mut measured)?;
+            Bench { args: &args, side, measured: &mut measured }.round()?;
         }
     }
-    if args.store_gb > 0.0 {
-        for side in &sides {
-            eprintln!("starts with {} GB: {}", args.store_gb, side.name());
-            starts(&args, side, &mut measured)?;
-        }
+    for side in sides.iter().filter(|side| side.stores()) {
+        Bench { args: &args, side, measured: &mut measured }.starts()?;
     }
-    println!("{}", table(&args, &sides, &measured));
-    Ok(())
+    let names: Vec<&'static str> = sides.iter().map(Side::name).collect();
+    match args.json {
+        true => table::print_json(&measured, &names),
+        false => println!("{}", table::markdown(&args, &measured, &names)),
+    }
+    if let Some(path) = &args.html {
+        let page = html::page(&args, &measured, &names);
+        std::fs::write(path, page).map_err(BenchError::io(format!("writing {}", path.display())))?;
+    }
+    match &args.readme {
+        Some(path) => table::put_into(path, &table::markdown(&args, &measured, &names)),
+        None => Ok(()),
+    }
 }
 
-fn note(measured: &mut Measured, row: Row, side: &Side, value: f64) {
-    eprintln!("  {row:?}: {value:.3}");
-    measured.entry((row, side.name())).or_default().push(value);
-}
+impl Bench<'_> {
+    fn wants(&self, load: &str) -> bool {
+        self.args.loads.contains(&load)
+    }
 
-fn async_session(args: &CompareArgs, side: &Side, measured: &mut Measured) -> Result<(), BenchError> {
-    let server = started(args, side, Flush::Async, true)?;
-    let load = Load { args, topic: "Closed", conns: 8 };
-    load.create()?;
-    let closed = load.send(args.secs, &["--inflight", "32"])?;
-    note(measured, Row::Closed, side, closed.msg_per_s);
-    let drained = load.drain()?;
-    check(args, &load, &closed)?;
-    note(measured, Row::Drain, side, drained.msg_per_s);
-    let load = Load { args, topic: "Open", conns: 8 };
-    load.create()?;
-    let open = load.send(args.secs, &["--rate", "10000"])?;
-    note(measured, Row::Open, side, open.p999_ms);
-    check(args, &load, &open)?;
-    note(measured, Row::Memory, side, peak_memory_mb(server.pid())?);
-    stop(server, libc::SIGTERM)
-}
+    fn note(&mut self, row: Row, value: f64) {
+        eprintln!("  {}{}: {value:.3}", row.load, row.figure.told());
+        self.measured.note(row, self.side.name(), value);
+    }
 
-fn sync_session(args: &CompareArgs, side: &Side, measured: &mut Measured) -> Result<(), BenchError> {
-    let server = started(args, side, Flush::Sync, true)?;
-    for (row, topic, conns) in [(Row::SyncOne, "SyncOne", 1), (Row::SyncMany, "SyncMany", 32)] {
-        let load = Load { args, topic, conns };
+    fn round(&mut self) -> Result<(), BenchError> {
+        for flush in [Flush::Async, Flush::Sync] {
+            let sends = loads::SENDS.iter().any(|s| s.flush == flush && self.wants(s.key));
+            if sends || (flush == Flush::Async && self.side.stores()) {
+                self.session(flush)?;
+            }
+        }
+        if self.wants("cold") && self.side.stores() {
+            self.cold()?;
+        }
+        Ok(())
+    }
+
+    fn session(&mut self, flush: Flush) -> Result<(), BenchError> {
+        let server = started(self.args, self.side, flush, true)?;
+        let all_kinds = flush == Flush::Async && self.side.stores();
+        if all_kinds && self.wants("memory") {
+            self.note(loads::MEMORY_IDLE, memory_kb(server.pid(), "VmRSS")? / 1024.0);
+        }
+        if all_kinds && self.wants("first") {
+            self.first()?;
+        }
+        for sends in loads::SENDS.iter().filter(|s| s.flush == flush && self.args.loads.contains(&s.key)) {
+            self.sends(sends, server.pid())?;
+        }
+        if all_kinds && self.wants("e2e") {
+            self.e2e()?;
+        }
+        if all_kinds && self.wants("memory") {
+            self.note(loads::MEMORY, memory_kb(server.pid(), "VmHWM")? / 1024.0);
+        }
+        if all_kinds && self.wants("idle") {
+            self.idle_connections(server.pid())?;
+        }
+        stop(server, libc::SIGTERM)
+    }
+
+    fn sends(&mut self, sends: &'static loads::Sends, pid: u32) -> Result<(), BenchError> {
+        let load = Load { args: self.args, topic: sends.key, conns: sends.conns };
         load.create()?;
-        let sent = load.send(args.secs, &["--inflight", "1"])?;
-        note(measured, row, side, sent.msg_per_s);
-        check(args, &load, &sent)?;
+        let before = disk_bytes(pid);
+        let sent = load.send(self.args.secs, sends.how)?;
+        let option = |name: &str| sends.how.iter().skip_while(|w| **w != name).nth(1).and_then(|n| n.parse().ok());
+        let (batch, size) = (option("--batch").unwrap_or(1), option("--size").unwrap_or(1024));
+        for row in sends.rows {
+            self.note(*row, row.figure.of(&sent));
+        }
+        self.measured.plot(sends.key, self.side.name(), &sent);
+        if !self.side.stores() {
+            if sends.key == "closed" && self.wants("drain") {
+                self.note(loads::DRAIN, load.drain()?.msg_per_s);
+            }
+            return Ok(());
+        }
+        if let (Some(row), Some(before), Some(after)) = (sends.amplification, before, disk_bytes(pid)) {
+            self.note(row, (after - before) as f64 / (sent.acknowledged * batch * size).max(1) as f64);
+        }
+        if sends.key == "closed" && self.wants("drain") {
+            self.note(loads::DRAIN, load.drain()?.msg_per_s);
+        }
+        match sends.key {
+            "delayed" => Ok(()), // its messages come later, under another key
+            _ => verify::check(self.args, &load, &sent, batch),
+        }
     }
-    stop(server, libc::SIGTERM)
-}
 
-/// Fills a store and measures starts until the first answer: after clean stops, and after kill -9 under load.
-fn starts(args: &CompareArgs, side: &Side, measured: &mut Measured) -> Result<(), BenchError> {
-    let mut server = started(args, side, Flush::Async, true)?;
-    let load = Load { args, topic: "Filled", conns: 8 };
-    load.create()?;
-    load.fill(args.store_gb)?;
-    for _ in 0..args.rounds {
+    fn first(&mut self) -> Result<(), BenchError> {
+        let load = Load { args: self.args, topic: "first", conns: 8 };
+        load.create()?;
+        let sent = load.send(FIRST_SECS, &["--size", "1024", "--rate", "10000", "--warm", "0"])?;
+        for row in loads::FIRST {
+            self.note(row, row.figure.of(&sent));
+        }
+        Ok(())
+    }
+
+    /// By our own bench, in a process of its own.
+    fn e2e(&mut self) -> Result<(), BenchError> {
+        let broker = broker(self.args).to_string();
+        let output = Command::new(sides::binary(self.args)?)
+            .args(["bench", "e2e", "--topic", "e2e", "--conns", "8", "--rate", "10000", "--json", "--broker", &broker])
+            .args(["--secs", &self.args.secs.to_string()])
+            .output()
+            .map_err(BenchError::io("running bench e2e"))?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line: Option<serde_json::Value> = said.lines().next().and_then(|line| serde_json::from_str(line).ok());
+        let p999 = line.as_ref().and_then(|line| line["p999_ms"].as_f64());
+        let failed = || BenchError::Process(format!("bench e2e: {said}{}", String::from_utf8_lossy(&output.stderr)));
+        self.note(loads::E2E, p999.filter(|_| output.status.success()).ok_or_else(failed)?);
+        Ok(())
+    }
+
+    /// What the server keeps for each of many connections that said one thing and are silent since.
+    fn idle_connections(&mut self, pid: u32) -> Result<(), BenchError> {
+        let before = memory_kb(pid, "VmRSS")?;
+        let mut frame = Vec::new();
+        uringmq_proto::command::write_request(
+            &mut frame,
+            uringmq_proto::codes::request::GET_BROKER_RUNTIME_INFO,
+            1,
+            true,
+            &[],
+            b"",
+        );
+        let open = || {
+            let mut socket = TcpStream::connect(broker(self.args))?;
+            socket.write_all(&frame)?;
+            Ok(socket)
+        };
+        let sockets = (0..IDLE_CONNECTIONS).map(|_| open()).collect::<Result<Vec<_>, _>>();
+        let sockets = sockets.map_err(BenchError::io(format!("opening {IDLE_CONNECTIONS} connections")))?;
+        std::thread::sleep(Duration::from_secs(2)); // until all are read
+        self.note(loads::IDLE_CONNECTION, (memory_kb(pid, "VmRSS")? - before) / sockets.len() as f64);
+        Ok(())
+    }
+
+    /// A producer at an even pace while another client drains what no cache holds any more.
+    fn cold(&mut self) -> Result<(), BenchError> {
+        let server = started(self.args, self.side, Flush::Async, true)?;
+        let backlog = Load { args: self.args, topic: "backlog", conns: 8 };
+        backlog.create()?;
+        backlog.fill(self.args.cold_gb)?;
         stop(server, libc::SIGTERM)?;
-        server = started(args, side, Flush::Async, false)?;
-        note(measured, Row::StartClean, side, answered_after(args, &server)?);
+        let _ = std::fs::write("/proc/sys/vm/drop_caches", "1"); // needs root; else the page cache helps Apache
+        let server = started(self.args, self.side, Flush::Async, false)?;
+        answered_after(self.args, &server)?;
+        let load = Load { args: self.args, topic: "paced", conns: 8 };
+        load.create()?;
+        let (paced, drained) = std::thread::scope(|scope| {
+            let drain = scope.spawn(|| backlog.drain());
+            let paced = load.send(self.args.secs, &["--size", "1024", "--rate", "10000", "--warm", "1"]);
+            (paced, drain.join().expect("the drain does not panic"))
+        });
+        let [latency, drain] = loads::COLD;
+        self.note(latency, paced?.p999_ms);
+        self.note(drain, drained?.msg_per_s);
+        stop(server, libc::SIGTERM)
     }
-    for _ in 0..args.rounds {
-        let mut running = load.start_sending(20.0)?;
-        std::thread::sleep(Duration::from_secs(2)); // load before the kill
-        stop(server, libc::SIGKILL)?;
-        let _ = running.kill();
-        let _ = running.wait();
-        server = started(args, side, Flush::Async, false)?;
-        note(measured, Row::StartKilled, side, answered_after(args, &server)?);
+
+    /// Fills a store and measures starts until the first answer: after clean stops, and after kill -9 under load.
+    fn starts(&mut self) -> Result<(), BenchError> {
+        if !self.wants("start") {
+            return Ok(());
+        }
+        eprintln!("starts with {} GB: {}", self.args.store_gb, self.side.name());
+        let [clean, killed] = loads::START;
+        let mut server = started(self.args, self.side, Flush::Async, true)?;
+        let load = Load { args: self.args, topic: "filled", conns: 8 };
+        load.create()?;
+        load.fill(self.args.store_gb)?;
+        for _ in 0..self.args.rounds {
+            stop(server, libc::SIGTERM)?;
+            server = started(self.args, self.side, Flush::Async, false)?;
+            self.note(clean, answered_after(self.args, &server)?);
+        }
+        for _ in 0..self.args.rounds {
+            let mut running = load.start_sending(20.0)?;
+            std::thread::sleep(Duration::from_secs(2)); // load before the kill
+            stop(server, libc::SIGKILL)?;
+            let _ = running.kill();
+            let _ = running.wait();
+            server = started(self.args, self.side, Flush::Async, false)?;
+            self.note(killed, answered_after(self.args, &server)?);
+        }
+        stop(server, libc::SIGTERM)
     }
-    stop(server, libc::SIGTERM)
 }
 
 /// Starts a side and waits until it answers; on an empty store when `fresh`.
@@ -234,85 +354,18 @@ fn answered_after(args: &CompareArgs, server: &Server) -> Result<f64, BenchError
     asked.ok_or_else(|| server.failure(&format!("did not answer within {} s", START_MAX.as_secs())))
 }
 
-/// Everything acknowledged is there: as many records, with the right CRCs and offsets, and found by their keys.
-fn check(args: &CompareArgs, load: &Load<'_>, sent: &Outcome) -> Result<(), BenchError> {
-    let (broker, topic, acknowledged) = (broker(args), load.topic.to_owned(), sent.acknowledged);
-    let drain =
-        Drain { topic: topic.clone(), queues: QUEUES, conns: 8, max_msgs: 32, from: None, follow: None, check: true };
-    on_executor(None, move || async move {
-        let (tally, _) = drain_all(broker, &drain, |_, _| ()).await?;
-        if tally.msgs < acknowledged {
-            let found = tally.msgs;
-            return Err(BenchError::Wrong(format!("{topic}: {acknowledged} acknowledged, {found} there")));
-        }
-        let caller = Caller::dial(broker).await?;
-        let deadline = Instant::now() + INDEX_MAX;
-        for n in 0..KEYS_ASKED {
-            let key = some_key(&caller, &topic, n).await?;
-            while !caller.knows_key(&topic, &key).await? {
-                if Instant::now() > deadline {
-                    return Err(BenchError::Wrong(format!("{topic}: message {key} is not found by its key")));
-                }
-                Timer::new(Duration::from_millis(100)).await;
-            }
-        }
-        caller.close().await;
-        Ok(())
-    })
-}
-
-/// The UNIQ_KEY of the message at a place that looks random, another for each `n`.
-async fn some_key(caller: &Caller, topic: &str, n: u64) -> Result<String, BenchError> {
-    let queue = (n % QUEUES as u64) as u32;
-    let max = caller.max_offset(topic, queue).await?;
-    let offset = (mix(n) % max.max(1) as u64) as i64;
-    let pulled = caller.pull(topic, &PullAsk { queue, offset, max_msgs: 1, hold: false }).await?;
-    let record = pulled.records(true).next().and_then(Result::ok);
-    let key = record.and_then(|record| property(record.properties, prop::UNIQ_KEY).map(str::to_owned));
-    key.ok_or_else(|| BenchError::Wrong(format!("{topic}: no message with a key at offset {offset} of queue {queue}")))
-}
-
-/// The most memory the process had resident so far.
-fn peak_memory_mb(pid: u32) -> Result<f64, BenchError> {
+/// A figure of /proc/PID/status, such as VmRSS, in KB.
+fn memory_kb(pid: u32, key: &str) -> Result<f64, BenchError> {
     let path = format!("/proc/{pid}/status");
     let status = std::fs::read_to_string(&path).map_err(BenchError::io(path))?;
-    let peak =
-        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
-    peak.map(|kb| kb / 1024.0).ok_or_else(|| BenchError::Process(format!("no VmHWM of process {pid}")))
+    let of = |line: &str| line.strip_prefix(key)?.strip_prefix(':')?.trim().strip_suffix(" kB")?.parse::<f64>().ok();
+    status.lines().find_map(of).ok_or_else(|| BenchError::Process(format!("no {key} of process {pid}")))
 }
 
-fn table(args: &CompareArgs, sides: &[Side; 2], measured: &Measured) -> String {
-    let mut out = format!(
-        "1 KiB messages, {QUEUES} queues, {} s a load, median of {} rounds (smallest - largest).\n\n| load | Apache {} | UringMQ | ratio | wanted |\n| --- | --- | --- | --- | --- |\n",
-        args.secs, args.rounds, args.apache_version
-    );
-    for told in &TOLD {
-        let of = |side: &Side| {
-            let mut values = measured.get(&(told.row, side.name()))?.clone();
-            values.sort_by(f64::total_cmp);
-            Some(values)
-        };
-        let (Some(apache), Some(ours)) = (of(&sides[0]), of(&sides[1])) else { continue };
-        let (theirs, mine) = (median(&apache), median(&ours));
-        let ratio =
-            if told.more_is_better { format!("{:.2}x", mine / theirs) } else { format!("1/{:.1}", theirs / mine) };
-        let unit = told.unit;
-        let cell = |values: &[f64]| {
-            let (low, high) = (number(values[0]), number(values[values.len() - 1]));
-            format!("{} {unit} ({low} - {high})", number(median(values)))
-        };
-        out += &format!("| {} | {} | {} | {ratio} | {} |\n", told.name, cell(&apache), cell(&ours), told.wanted);
-    }
-    out
-}
-
-/// A number with as many digits as are worth reading.
-fn number(value: f64) -> String {
-    match value {
-        _ if value >= 1000.0 => format!("{value:.0}"),
-        _ if value >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.3}"),
-    }
+/// Bytes that the process had written to disks so far, where the kernel counts them.
+fn disk_bytes(pid: u32) -> Option<u64> {
+    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    io.lines().find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok())
 }
 
 fn shown(path: &Path) -> String {

@@ -284,6 +284,25 @@ fn a_message_that_never_arrives_is_told() {
 }
 
 #[test]
+fn the_null_server_stands_in_for_a_broker() {
+    let bound = listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = bound.addr;
+    std::thread::spawn(move || {
+        on_executor(None, move || async move {
+            crate::null::serve(bound, crate::null::Null::new(1000, 100)).await;
+            Ok(())
+        })
+    });
+    let (tally, acknowledged) = loaded(addr, plan(Pace::Closed(4), 5), 2).unwrap();
+    assert_eq!((tally.errors(), acknowledged % 5), (0, 0));
+    assert!(acknowledged > 100, "{acknowledged}");
+    let drain =
+        Drain { topic: "T".to_owned(), queues: 3, conns: 2, max_msgs: 32, from: None, follow: None, check: false };
+    let (drained, _) = on_executor(None, move || async move { drain_all(addr, &drain, |_, _| ()).await }).unwrap();
+    assert_eq!(drained.msgs, 3 * 1000);
+}
+
+#[test]
 fn the_command_line_refuses_nonsense() {
     for line in [
         "send --rate 0",
@@ -292,6 +311,8 @@ fn the_command_line_refuses_nonsense() {
         "pull --rounds 0",
         "kill",
         "compare --rmqload x",
+        "compare --rmqload x --apache-lib y --loads closed,clsoed",
+        "null --size 0",
     ] {
         assert!(Line::try_parse_from(["bench"].into_iter().chain(line.split(' '))).is_err(), "{line}");
     }

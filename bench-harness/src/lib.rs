@@ -10,6 +10,7 @@ mod error;
 mod fake;
 mod kill;
 mod load;
+mod null;
 mod peer;
 mod process;
 mod pull;
@@ -39,7 +40,9 @@ Examples:
   uringmq bench pull --conns 8                             drains the topic, checking every record
   uringmq bench e2e --rate 1000                            from the send to the arrival at a long-polling consumer
   uringmq bench kill --start 'uringmq broker -c b.conf'    kill -9 under load; everything acknowledged must be there
-  uringmq bench compare --apache-lib lib --rmqload rmqload the table of both brokers on this machine";
+  uringmq bench null --listen 127.0.0.1:10911              stores nothing: what the generator itself can do
+  uringmq bench compare --apache-lib lib --rmqload rmqload the table of both brokers on this machine
+  uringmq bench compare ... --loads all --html report.html every load, with plots";
 
 #[derive(Subcommand, Debug)]
 enum What {
@@ -51,6 +54,8 @@ enum What {
     E2e(e2e::E2eArgs),
     /// Kill a broker under load, restart it, and look for every acknowledged message
     Kill(kill::KillArgs),
+    /// A server that answers at once and stores nothing: the generator's and the machine's own figures
+    Null(null::NullArgs),
     /// Apache's broker and ours in turn on this machine, as a Markdown table
     Compare(compare::CompareArgs),
 }
@@ -118,6 +123,7 @@ pub fn main(args: BenchArgs) -> i32 {
         What::Pull(args) => pull::main(args),
         What::E2e(args) => e2e::main(args),
         What::Kill(args) => kill::main(args),
+        What::Null(args) => null::main(args),
         What::Compare(args) => compare::main(args),
     };
     match outcome {

@@ -17,9 +17,20 @@ pub(super) struct Load<'a> {
 #[derive(Debug, PartialEq)]
 pub(super) struct Outcome {
     pub(super) msg_per_s: f64,
+    pub(super) p50_ms: f64,
+    pub(super) p99_ms: f64,
     pub(super) p999_ms: f64,
-    /// Requests answered with code 0 in all, the warm-up included.
+    pub(super) p9999_ms: f64,
+    pub(super) max_ms: f64,
+    /// Requests answered with code 0 in all, the warm-up included; and with any other.
     pub(super) acknowledged: u64,
+    pub(super) refused: u64,
+}
+
+impl Outcome {
+    pub(super) fn refused_percent(&self) -> f64 {
+        self.refused as f64 * 100.0 / (self.acknowledged + self.refused).max(1) as f64
+    }
 }
 
 impl Load<'_> {
@@ -67,10 +78,9 @@ impl Load<'_> {
         if text.contains("code=0") { Ok(()) } else { Err(BenchError::Process(format!("rmqload create: {text}"))) }
     }
 
-    /// Sends 1 KiB messages for so long, after a warm-up.
+    /// Sends for so long, after a warm-up.
     pub(super) fn send(&self, secs: f64, how: &[&str]) -> Result<Outcome, BenchError> {
-        let more: Vec<&str> = [&["--size", "1024"], how].concat();
-        outcome(&self.run(secs, "send", &more)?)
+        outcome(&self.run(secs, "send", how)?)
     }
 
     /// Drains every queue.
@@ -102,8 +112,22 @@ fn outcome(text: &str) -> Result<Outcome, BenchError> {
         value.and_then(|value| value.parse::<f64>().ok()).ok_or_else(unread)
     };
     let codes = line.split_once("codes={").and_then(|(_, codes)| codes.split_once('}')).ok_or_else(unread)?.0;
-    let succeeded = codes.split(", ").find_map(|code| code.strip_prefix("0: ")?.parse().ok());
-    Ok(Outcome { msg_per_s: field("msg/s")?, p999_ms: field("p99.9")?, acknowledged: succeeded.unwrap_or(0) })
+    let (mut acknowledged, mut refused) = (0, 0);
+    for code in codes.split(", ").filter(|code| !code.is_empty()) {
+        let (code, count) = code.split_once(": ").ok_or_else(unread)?;
+        let count: u64 = count.parse().map_err(|_| unread())?;
+        *(if code == "0" { &mut acknowledged } else { &mut refused }) += count;
+    }
+    Ok(Outcome {
+        msg_per_s: field("msg/s")?,
+        p50_ms: field("p50")?,
+        p99_ms: field("p99")?,
+        p999_ms: field("p99.9")?,
+        p9999_ms: field("p99.99")?,
+        max_ms: field("max")?,
+        acknowledged,
+        refused,
+    })
 }
 
 #[cfg(test)]
@@ -113,9 +137,19 @@ mod tests {
     #[test]
     fn the_printed_line_is_read() {
         let line = "send topic=T conns=8 msgs=1000 err=3 secs=10.00 msg/s=53210 MB/s=54.5 ms: p50=3.800 p99=9.000 p99.9=36.100 p99.99=40.0 max=55.1 codes={2: 3, 0: 1234}";
-        let wanted = Outcome { msg_per_s: 53210.0, p999_ms: 36.1, acknowledged: 1234 };
+        let wanted = Outcome {
+            msg_per_s: 53210.0,
+            p50_ms: 3.8,
+            p99_ms: 9.0,
+            p999_ms: 36.1,
+            p9999_ms: 40.0,
+            max_ms: 55.1,
+            acknowledged: 1234,
+            refused: 3,
+        };
         assert_eq!(outcome(&format!("no progress for 40 s\n{line}\n")).unwrap(), wanted);
-        assert_eq!(outcome(&line.replace("{2: 3, 0: 1234}", "{2: 3}")).unwrap().acknowledged, 0);
+        let all_refused = outcome(&line.replace("{2: 3, 0: 1234}", "{2: 3}")).unwrap();
+        assert_eq!((all_refused.acknowledged, all_refused.refused_percent()), (0, 100.0));
         assert!(outcome("connection closed by broker").is_err());
     }
 }

@@ -1,10 +1,10 @@
-//! The two brokers that are compared, and how each is configured and started.
-use super::{CompareArgs, shown};
+//! The servers that are compared, and how each is configured and started.
+use super::{CompareArgs, broker, shown};
 use crate::error::BenchError;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flush {
     Async,
     Sync,
@@ -15,8 +15,16 @@ pub(super) struct Side {
     name: &'static str,
     command: Vec<String>,
     conf: Vec<String>,
-    /// Apache wants a home to look for things in.
-    home_option: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Wants a home to look for things in.
+    Apache,
+    Ours,
+    /// Stores nothing and reads no configuration.
+    Null,
 }
 
 impl Side {
@@ -24,8 +32,15 @@ impl Side {
         self.name
     }
 
+    pub(super) fn stores(&self) -> bool {
+        self.kind != Kind::Null
+    }
+
     /// Writes the configuration into `dir` and gives the command line to run.
     pub(super) fn command(&self, dir: &Path, flush: Flush) -> Result<String, BenchError> {
+        if self.kind == Kind::Null {
+            return Ok(self.command.join(" "));
+        }
         std::fs::create_dir_all(dir).map_err(BenchError::io(format!("making {}", dir.display())))?;
         let dir = dir.canonicalize().map_err(BenchError::io(format!("finding {}", dir.display())))?;
         let flush = match flush {
@@ -40,7 +55,7 @@ impl Side {
         let file = dir.join("broker.conf");
         std::fs::write(&file, conf.join("\n") + "\n").map_err(BenchError::io(format!("writing {}", file.display())))?;
         let mut command = self.command.join(" ");
-        if self.home_option {
+        if self.kind == Kind::Apache {
             let home = shown(&dir);
             command = command.replacen("java ", &format!("java -Drocketmq.home.dir={home} -Duser.home={home} "), 1);
         }
@@ -69,15 +84,25 @@ fn pinned(args: &CompareArgs, rest: impl IntoIterator<Item = String>) -> Vec<Str
     pin.chain(rest).collect()
 }
 
+/// The binary of ours that is measured.
+pub(super) fn binary(args: &CompareArgs) -> Result<PathBuf, BenchError> {
+    match &args.ours {
+        Some(binary) => Ok(binary.clone()),
+        None => std::env::current_exe().map_err(BenchError::io("finding this binary")),
+    }
+}
+
+pub(super) fn null(args: &CompareArgs) -> Result<Side, BenchError> {
+    let words = [shown(&binary(args)?), "bench null --listen".to_owned(), broker(args).to_string()];
+    Ok(Side { name: "null", command: pinned(args, words), conf: Vec::new(), kind: Kind::Null })
+}
+
 pub(super) fn ours(args: &CompareArgs) -> Result<Side, BenchError> {
-    let binary = match &args.ours {
-        Some(binary) => binary.clone(),
-        None => std::env::current_exe().map_err(BenchError::io("finding this binary"))?,
-    };
+    let binary = binary(args)?;
     let mut conf = conf(args);
     conf.extend(args.our_conf.iter().cloned());
     let command = pinned(args, [shown(&binary), "broker".to_owned()]);
-    Ok(Side { name: "uringmq", command, conf, home_option: false })
+    Ok(Side { name: "uringmq", command, conf, kind: Kind::Ours })
 }
 
 pub(super) fn apache(args: &CompareArgs) -> Result<Side, BenchError> {
@@ -98,7 +123,7 @@ pub(super) fn apache(args: &CompareArgs) -> Result<Side, BenchError> {
     java.push("--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED".to_owned());
     java.push(format!("-cp {}", shown(&lib.join("*"))));
     java.push("org.apache.rocketmq.broker.BrokerStartup".to_owned());
-    Ok(Side { name: "apache", command: pinned(args, java), conf: conf(args), home_option: true })
+    Ok(Side { name: "apache", command: pinned(args, java), conf: conf(args), kind: Kind::Apache })
 }
 
 /// The jars in `cache`, fetched by Maven when they are not there yet.
