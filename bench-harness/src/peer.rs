@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use uringmq_proto::body::group::SubscriptionGroupConfig;
+use uringmq_proto::body::{self, stats::KvTable};
 use uringmq_proto::codes::{request, response};
 use uringmq_proto::command::{OwnedCommand, Value, write_request};
 use uringmq_proto::headers::admin::QueryMessage;
@@ -182,6 +183,16 @@ impl Caller {
             response::QUERY_NOT_FOUND => Ok(false),
             _ => Err(BenchError::refused("a query by key", &answer)),
         }
+    }
+
+    /// The stages of a message's way with their figures since the last call, in the broker's words; none from a broker that tells none.
+    pub(crate) async fn stages(&self) -> Result<Vec<(String, String)>, BenchError> {
+        let ask = [("resetStages", Value::Str("true".into()))];
+        let answer = self.succeed("asking for the stages", request::GET_BROKER_RUNTIME_INFO, &ask).await?;
+        let table: KvTable = body::parse(&answer.body)
+            .map_err(|e| BenchError::Answer { what: "asking for the stages", why: e.to_string() })?;
+        let stage = |(key, value): (String, String)| Some((key.strip_prefix("stageUs.")?.to_owned(), value));
+        Ok(table.table.into_iter().filter_map(stage).collect())
     }
 
     pub(crate) async fn close(self) {

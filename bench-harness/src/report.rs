@@ -108,6 +108,12 @@ struct RoundLine<'a> {
 }
 
 #[derive(Serialize)]
+struct StagesLine<'a> {
+    kind: &'a str,
+    stages_us: BTreeMap<&'a str, &'a str>,
+}
+
+#[derive(Serialize)]
 struct SummaryLine<'a> {
     kind: &'a str,
     rounds: usize,
@@ -182,6 +188,19 @@ impl Report {
         if tally.late_ns > 1_000_000 {
             println!("  (the generator itself was up to {:.1} ms late)", line.generator_late_ms);
         }
+    }
+
+    /// Where the broker says that the time went.
+    pub(crate) fn stages(&self, stages: &[(String, String)]) {
+        if self.json {
+            let stages: BTreeMap<&str, &str> =
+                stages.iter().map(|(name, told)| (name.as_str(), told.as_str())).collect();
+            return print_json(&StagesLine { kind: self.kind, stages_us: stages });
+        }
+        if stages.is_empty() {
+            println!("  this broker tells no stages");
+        }
+        stages.iter().for_each(|(name, told)| println!("  {name:<9} {told}"));
     }
 
     /// Median and spread, when there was more than one round.

@@ -15,6 +15,9 @@ pub(crate) struct SendArgs {
     timing: Timing,
     #[command(flatten)]
     shape: Shape,
+    /// After each round, where the broker says that the time went (UringMQ's alone tell it; microseconds)
+    #[arg(long)]
+    stages: bool,
 }
 
 /// What is sent, and how fast.
@@ -64,13 +67,19 @@ async fn run(args: SendArgs) -> Result<(), BenchError> {
     let broker = args.target.addr()?;
     let caller = Caller::dial(broker).await?;
     caller.create_topic(&args.target.topic, args.target.queues).await?;
-    caller.close().await;
     let mut report = Report::new("send", args.timing.json);
     for _ in 0..args.timing.rounds {
+        if args.stages {
+            caller.stages().await?; // the warm-up counts, what was before does not
+        }
         let load = Load::new(args.shape.plan(&args.target, &args.timing, None));
         load.run(broker, args.target.conns, |phase, over| report.progress(phase, &load.tally(), over)).await?;
         report.round(&load.tally(), Duration::from_secs_f64(args.timing.secs));
+        if args.stages {
+            report.stages(&caller.stages().await?);
+        }
     }
+    caller.close().await;
     report.end();
     Ok(())
 }

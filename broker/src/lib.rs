@@ -12,6 +12,7 @@ pub mod requests;
 pub mod responses;
 pub mod shard;
 pub mod snapshot;
+pub mod stages;
 pub mod start_checks;
 pub mod startup;
 pub mod stop_signal;

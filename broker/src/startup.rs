@@ -7,6 +7,7 @@ use crate::placement::ShardId;
 use crate::shard::appends::Appends;
 use crate::shard::requests_in::BrokerService;
 use crate::shard::{self, Marks, Shard};
+use crate::stages::Stages;
 use crate::stop_signal::StopHandle;
 use crate::writer::{self, Writer, upkeep};
 use crate::{Index, Io, Log, LogReader, delay, machine, start_checks};
@@ -263,6 +264,7 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         offsets: shard::offsets::Offsets::default(),
         dispatch: shard::dispatch::Cursor::new(opened.end, opened.last_store_timestamp_ms),
         counters: shard::Counters::default(),
+        stages: Stages::default(),
         delay: delay::Delay::default(),
         figures: stats::Figures::default(),
         control,

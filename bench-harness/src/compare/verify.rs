@@ -6,12 +6,13 @@ use crate::on_executor;
 use crate::peer::{Caller, PullAsk, mix};
 use crate::pull::{Drain, drain_all};
 use glommio::timer::Timer;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use uringmq_proto::message::{prop, property};
 
-/// Keys looked for after each timed send, and how long the index may be behind.
+/// Keys looked for after each timed send, and how long queues and index may be behind the log.
 const KEYS_ASKED: u64 = 100;
-const INDEX_MAX: Duration = Duration::from_secs(60);
+const BEHIND_MAX: Duration = Duration::from_secs(120);
 
 /// As many records as acknowledged, with the right CRCs and offsets, and found by their keys.
 pub(super) fn check(args: &CompareArgs, load: &Load<'_>, sent: &Outcome, batch: u64) -> Result<(), BenchError> {
@@ -19,13 +20,14 @@ pub(super) fn check(args: &CompareArgs, load: &Load<'_>, sent: &Outcome, batch: 
     let drain =
         Drain { topic: topic.clone(), queues: QUEUES, conns: 8, max_msgs: 32, from: None, follow: None, check: true };
     on_executor(None, move || async move {
+        wait_for_queues(broker, &topic, acknowledged).await?;
         let (tally, _) = drain_all(broker, &drain, |_, _| ()).await?;
         if tally.msgs < acknowledged {
             let found = tally.msgs;
             return Err(BenchError::Wrong(format!("{topic}: {acknowledged} acknowledged, {found} there")));
         }
         let caller = Caller::dial(broker).await?;
-        let deadline = Instant::now() + INDEX_MAX;
+        let deadline = Instant::now() + BEHIND_MAX;
         for n in 0..KEYS_ASKED {
             let key = some_key(&caller, &topic, n).await?;
             while !caller.knows_key(&topic, &key).await? {
@@ -38,6 +40,23 @@ pub(super) fn check(args: &CompareArgs, load: &Load<'_>, sent: &Outcome, batch: 
         caller.close().await;
         Ok(())
     })
+}
+
+/// Until the queues hold so many messages; what is missing after the longest wait is the drain's to tell.
+async fn wait_for_queues(broker: SocketAddr, topic: &str, messages: u64) -> Result<(), BenchError> {
+    let caller = Caller::dial(broker).await?;
+    let deadline = Instant::now() + BEHIND_MAX;
+    loop {
+        let mut there = 0;
+        for queue in 0..QUEUES {
+            there += caller.max_offset(topic, queue).await? - caller.min_offset(topic, queue).await?;
+        }
+        if there as u64 >= messages || Instant::now() > deadline {
+            caller.close().await;
+            return Ok(());
+        }
+        Timer::new(Duration::from_millis(100)).await;
+    }
 }
 
 /// The UNIQ_KEY of the message at a place that looks random, another for each `n`.

@@ -10,6 +10,7 @@ use crate::mesh::Msg;
 use crate::registration;
 use crate::requests::{Answer, Request};
 use crate::shard::Shard;
+use crate::stages;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
@@ -153,10 +154,14 @@ pub fn all_delay_offsets(shard: &Rc<Shard>, _: &Request<'_>) -> Result<Answer, B
     Ok(Response::ok().body(delay::table_text(&shard.delay)).into())
 }
 
-/// 28, on control.
-pub async fn runtime_info(shard: &Rc<Shard>, _: &Request<'_>) -> Result<Response, BrokerError> {
+/// 28, on control. With the field `resetStages=true` (ours) the stages' figures begin anew after this answer.
+pub async fn runtime_info(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Response, BrokerError> {
     let mut table = BTreeMap::new();
     let totals = stats::totals(shard).await;
+    let reset = req.cmd.ext.get("resetStages").is_some_and(|value| value == "true");
+    for (name, histogram) in stages::gathered(shard, reset).await {
+        put(&mut table, &format!("stageUs.{name}"), stages::told(&histogram));
+    }
     add_process(&mut table, shard);
     add_counts(&mut table, shard, &totals);
     add_log(&mut table, shard).await;

@@ -2,12 +2,14 @@
 use crate::mesh::Msg;
 use crate::shard::Shard;
 use crate::snapshot::Topic;
+use crate::stages::Stage;
 use slab::Slab;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 use uringmq_proto::message::{self, prop};
 use uringmq_proto::record::{self, EncodeError, NewRecord};
 use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset};
@@ -59,6 +61,15 @@ pub struct AppendGroup {
     pub records: Vec<RecordMeta>,
     pub hashes: Vec<u32>,
     pub runs: Vec<Run>,
+    pub stamps: Stamps,
+}
+
+/// When a group passed the stations of its way.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamps {
+    pub begun: Instant,
+    pub pushed: Instant,
+    pub taken: Instant,
 }
 
 /// Where a run went; plain.
@@ -100,6 +111,8 @@ impl Refusal {
 }
 
 pub struct Appended {
+    /// When the writer sent it.
+    pub sent: Instant,
     pub acks: Vec<(u32, Result<Receipt, Refusal>)>,
 }
 
@@ -164,9 +177,11 @@ impl Appends {
 
     fn new_group(&self, from: crate::placement::ShardId) -> Box<AppendGroup> {
         let bytes = self.spare.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES));
+        let now = Instant::now();
         Box::new(AppendGroup {
             from,
             bytes,
+            stamps: Stamps { begun: now, pushed: now, taken: now },
             lens: Vec::with_capacity(64),
             records: Vec::with_capacity(64),
             hashes: Vec::with_capacity(128),
@@ -268,6 +283,9 @@ impl<'s> RunBuilder<'s> {
         self.appends.in_flight_bytes.set(self.appends.in_flight_bytes.get() + bytes);
         let run = Run { token, numbered, wait_durable, ..self.start };
         let group = self.group();
+        if group.runs.is_empty() {
+            group.stamps.begun = Instant::now();
+        }
         group.runs.push(run);
         let (at, first_record) = (group.bytes.len() as u32, group.records.len() as u32);
         self.start.at = at; // nothing to take back in drop
@@ -330,7 +348,9 @@ impl Shard {
                 _ => None,
             }
         };
-        if let Some(group) = group {
+        if let Some(mut group) = group {
+            group.stamps.pushed = Instant::now();
+            self.stages.took(Stage::Gather, group.stamps.pushed - group.stamps.begun);
             self.mesh.push(self.writer_shard, Msg::Append(group));
         }
     }
@@ -380,6 +400,8 @@ impl Shard {
     }
 
     pub(super) fn on_appended(self: &Rc<Self>, appended: Appended) {
+        let arrived = Instant::now();
+        self.stages.took(Stage::Back, arrived - appended.sent);
         for (token, outcome) in appended.acks {
             let (pending, bytes) = self.appends.pending.borrow_mut().remove(token as usize);
             self.appends.in_flight_bytes.set(self.appends.in_flight_bytes.get() - bytes);
@@ -390,5 +412,6 @@ impl Shard {
                 }
             }
         }
+        self.stages.since(Stage::Answer, arrived);
     }
 }

@@ -2,6 +2,7 @@
 //! The writer's hints carry what it needs; a gap between cursor and hint is read from the log.
 use crate::mesh::Event;
 use crate::shard::Shard;
+use crate::stages::Stage;
 use crate::writer::committed::{Committed, Entry};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -86,7 +87,12 @@ impl Shard {
             cursor.last.set((e.phy, e.store_timestamp_ms));
         }
         cursor.moved.set();
+        self.stages.since(Stage::Dispatch, c.since);
+        let any = !woken.is_empty();
         self.wake_held(woken);
+        if any {
+            self.stages.since(Stage::Wake, c.since);
+        }
     }
 
     fn dispatch_one(&self, e: &Entry, hashes: &[u32], woken: &mut Vec<QueueKey>) {

@@ -14,6 +14,7 @@ use crate::mesh::{Forward, Mesh, Msg};
 use crate::placement::{self, ShardId};
 use crate::requests::Origin;
 use crate::snapshot::{GroupTable, Topic, TopicTable};
+use crate::stages::{Stage, Stages};
 use crate::writer::Writer;
 use crate::{Index, Io, LogReader};
 use std::cell::{Cell, RefCell};
@@ -90,6 +91,7 @@ pub struct Shard {
     pub offsets: offsets::Offsets,
     pub dispatch: dispatch::Cursor,
     pub counters: Counters,
+    pub stages: Stages,
     /// How far the delay levels are; shard 0 only.
     pub delay: crate::delay::Delay,
     /// What operators ask for beside the counters: samples, the configuration's version; shard 0 only.
@@ -175,7 +177,10 @@ impl Shard {
     /// The receive loop's body.
     pub fn on(self: &Rc<Self>, msg: Msg) {
         match msg {
-            Msg::Append(group) => self.writer.as_ref().expect("appends go to the writer shard").take(group),
+            Msg::Append(group) => {
+                let way = self.writer.as_ref().expect("appends go to the writer shard").take(group);
+                self.stages.took(Stage::ToWriter, way);
+            }
             Msg::Appended(acks) => self.on_appended(*acks),
             Msg::Committed(c) => self.on_committed(c),
             Msg::Pull(ask) => self.on_pull(*ask),

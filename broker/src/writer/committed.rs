@@ -1,6 +1,7 @@
 //! What a batch brought, as every shard gets it.
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::time::Instant;
 use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset};
 
 /// Contiguous log bytes that stand in a shared buffer.
@@ -30,6 +31,8 @@ pub struct Entry {
 /// A written (SYNC_FLUSH: durable) range of the log with its records. Immutable.
 #[derive(Debug)]
 pub struct Committed {
+    /// When it became readable.
+    pub since: Instant,
     pub from: PhyOffset,
     pub to: PhyOffset,
     pub spans: SmallVec<[Span; 4]>,

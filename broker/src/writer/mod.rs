@@ -8,6 +8,7 @@ use crate::mesh::{Event, Msg};
 use crate::placement::ShardId;
 use crate::shard::Shard;
 use crate::shard::appends::{AppendGroup, Appended, Receipt, Refusal, Run};
+use crate::stages::Stage;
 use crate::{Keeper, Log};
 use committed::{Committed, Entry, Span};
 use smallvec::SmallVec;
@@ -17,6 +18,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use tracing::error;
 use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset};
 use uringmq_store::StoreError;
@@ -56,9 +58,13 @@ impl Writer {
             ops,
         }
     }
-    pub fn take(&self, group: Box<AppendGroup>) {
+    /// Gives back how long the group was on its way.
+    pub fn take(&self, mut group: Box<AppendGroup>) -> Duration {
+        group.stamps.taken = Instant::now();
+        let way = group.stamps.taken - group.stamps.pushed;
         self.inbox.borrow_mut().push_back(group);
         self.ready.set();
+        way
     }
     pub fn set_next(&self, next: Vec<(QueueKey, QueueOffset)>) {
         *self.next.borrow_mut() = next;
@@ -120,8 +126,9 @@ impl Waiting {
         for (from, token, refusal) in self.refused.drain(..) {
             acks[from as usize].push((token, Err(refusal)));
         }
+        let sent = Instant::now();
         for (to, acks) in acks.into_iter().enumerate().filter(|(_, a)| !a.is_empty()) {
-            shard.mesh.push(to as ShardId, Msg::Appended(Box::new(Appended { acks })));
+            shard.mesh.push(to as ShardId, Msg::Appended(Box::new(Appended { sent, acks })));
         }
     }
 
@@ -200,7 +207,7 @@ impl Waiting {
                 }),
             }
         }
-        Committed { from, to, spans, entries, hashes }
+        Committed { since: Instant::now(), from, to, spans, entries, hashes }
     }
 }
 
@@ -240,10 +247,14 @@ async fn write_batch(shard: &Rc<Shard>, log: &mut Log, mut waiting: Waiting, syn
         waiting.answer(shard, None, |_| true);
         return;
     }
+    let begun = Instant::now();
+    waiting.groups.iter().for_each(|g| shard.stages.took(Stage::Wait, begun - g.stamps.taken));
     let written = match log.write(false).await {
         Ok(written) => written,
         Err(e) => return waiting.fail(shard, &e, |_| true),
     };
+    let complete = Instant::now();
+    shard.stages.took(Stage::Write, complete - begun);
     let marks = &shard.marks;
     marks.written.store(written.to.0, Ordering::Release);
     if sync_flush {
@@ -251,6 +262,7 @@ async fn write_batch(shard: &Rc<Shard>, log: &mut Log, mut waiting: Waiting, syn
         if let Err(e) = sync(shard).await {
             return waiting.fail(shard, &e, |run| run.wait_durable);
         }
+        shard.stages.since(Stage::Sync, complete);
         waiting.acknowledge(shard, OpKind::AckedDurable, |run| run.wait_durable);
     } else {
         waiting.acknowledge(shard, OpKind::Acked, |_| true);

@@ -1,7 +1,8 @@
-//! Names of topics, and the flags of the command line: A01, A08.
-use crate::common::{BINARY, Shared, test_dir};
+//! Names of topics, the flags of the command line, what operators ask: A01, A08.
+use crate::common::{BINARY, Client, Pull, Server, Shared, test_dir};
 use std::path::Path;
 use std::process::{Command, Output};
+use uringmq_proto::body::{self, stats::KvTable};
 
 static SERVER: Shared = Shared::new("faults-admin", "shards=2\nbrokerClusterName=TheCluster\nbrokerName=the-broker");
 
@@ -149,4 +150,33 @@ fn a08_files_that_are_none() {
         let warned = String::from_utf8_lossy(&unknown.stderr).matches("noSuchKeyOfAnyBroker").count();
         assert!((1..=3).contains(&warned), "warned of once: {}", said(&unknown));
     }
+}
+
+/// How often the stage was passed, as code 28 tells.
+fn passed(client: &mut Client, stage: &str, reset: &str) -> u64 {
+    let answer = client.ok(28, &[("resetStages", reset)], b"");
+    let figures: KvTable = body::parse(&answer.body).expect("a table");
+    let told = figures.table.get(&format!("stageUs.{stage}")).unwrap_or_else(|| panic!("no {stage}: {figures:?}"));
+    let count = told.strip_prefix("count=").and_then(|rest| rest.split(' ').next()?.parse().ok());
+    count.unwrap_or_else(|| panic!("{stage}: {told}"))
+}
+
+#[test]
+fn the_stages_of_a_message_are_counted_and_begin_anew() {
+    let server = Server::start("faults-stages", "shards=2\nflushDiskType=SYNC_FLUSH");
+    let mut client = server.client();
+    client.create_topic("Staged", 1);
+    let held = Pull::at("Staged", 0, 0);
+    let mut consumer = server.client();
+    let opaque = consumer.ask_pull(&held);
+    client.send_many("Staged", 0, "", 50);
+    assert_eq!(consumer.pulled(opaque).code, 0);
+    let stages =
+        ["1-gather", "2-toWriter", "3-wait", "4-write", "5-sync", "6-back", "7-answer", "8-dispatch", "9-wake"];
+    for stage in stages {
+        assert!(passed(&mut client, stage, "false") > 0, "{stage}");
+    }
+    assert!(passed(&mut client, "4-write", "true") > 0);
+    assert_eq!(passed(&mut client, "4-write", "false"), 0, "it began anew");
+    server.check_healthy("questions about stages");
 }
