@@ -47,8 +47,8 @@ impl Checkpoint {
             place.copy_from_slice(&field.to_be_bytes());
         }
     }
-    /// Negative values, which no broker writes, count as 0.
-    fn decode(bytes: &[u8]) -> Self {
+    /// Of the file's bytes, which may be short of it. Negative values, which no broker writes, count as 0.
+    pub fn decode(bytes: &[u8]) -> Self {
         let mut fields = [0i64; FIELDS];
         for (field, place) in fields.iter_mut().zip(bytes.chunks(8)) {
             let mut padded = [0; 8];

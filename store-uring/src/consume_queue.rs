@@ -53,7 +53,7 @@ impl Entry {
         out[12..20].copy_from_slice(&self.tags_code.to_be_bytes());
     }
     /// `None` where no entry was written: size 0 or negative, or a negative offset.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         let entry = Entry {
             phy: PhyOffset(u64::from_be_bytes(bytes[..8].try_into().expect("8 bytes"))),
             bytes: u32::from_be_bytes(bytes[8..12].try_into().expect("4 bytes")),

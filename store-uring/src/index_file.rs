@@ -6,9 +6,9 @@
 //! | 40 + 4 * slots | 20 * items| item i from 1 on ([`Item`]); the place of item 0 is unused |
 use std::collections::VecDeque;
 
-pub(crate) const HEADER_BYTES: usize = 40;
-pub(crate) const SLOT_BYTES: usize = 4;
-pub(crate) const ITEM_BYTES: usize = 20;
+pub const HEADER_BYTES: usize = 40;
+pub const SLOT_BYTES: usize = 4;
+pub const ITEM_BYTES: usize = 20;
 /// Slots are written back by pages of this many bytes, counted from slot 0.
 pub(crate) const PAGE_BYTES: usize = 4096;
 pub(crate) const PAGE_SLOTS: usize = PAGE_BYTES / SLOT_BYTES;
@@ -16,7 +16,7 @@ pub(crate) const PAGE_SLOTS: usize = PAGE_BYTES / SLOT_BYTES;
 const SPARE_BYTES_MAX: usize = 4 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub struct Layout {
     pub slots: u32,
     pub items: u32,
 }
@@ -47,7 +47,7 @@ impl Layout {
 /// | 32 | 4     | `slots_used` |
 /// | 36 | 4     | `count`: number of the next item; 0 on disk means 1 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub struct Header {
     pub begin_ms: i64,
     pub end_ms: i64,
     pub begin_phy: u64,
@@ -100,7 +100,7 @@ impl Header {
 /// | 12 | 4     | `after_s`: whole seconds since the header's `begin_ms`, clamped to 0..=2^31-1 |
 /// | 16 | 4     | `previous`: number of the next older item of the chain, 0 = none |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Item {
+pub struct Item {
     pub hash: u32,
     pub phy: u64,
     pub after_s: u32,

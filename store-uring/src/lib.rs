@@ -6,7 +6,7 @@ pub mod consume_queue;
 pub mod dispatch;
 mod event;
 pub mod index;
-mod index_file;
+pub mod index_file;
 pub mod io;
 pub mod json_table;
 pub mod lock;

@@ -19,6 +19,7 @@ pub enum What {
     /// A broker
     Broker(BrokerArgs),
     Bench(Box<uringmq_bench::BenchArgs>),
+    Store(Box<uringmq_admin::store::StoreArgs>),
 }
 
 #[derive(Args, Debug)]

@@ -24,6 +24,7 @@ fn main() {
         What::Namesrv(args) => servers::namesrv(args),
         What::Broker(args) => servers::broker(args),
         What::Bench(args) => uringmq_bench::main(*args),
+        What::Store(args) => uringmq_admin::store::main(*args, servers::store_config),
     };
     std::process::exit(status);
 }

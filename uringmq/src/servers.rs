@@ -59,6 +59,13 @@ pub fn broker(args: BrokerArgs) -> i32 {
     uringmq_broker::run(BrokerRun { config, beside: None, stop, ready: Box::new(ready) })
 }
 
+/// What a broker's properties file says of its store; without one, Apache's defaults.
+pub fn store_config(file: Option<&Path>) -> Result<uringmq_store::StoreConfig, String> {
+    let (config, warnings) = BrokerConfig::load(file, None, &Machine::this()).map_err(|error| error.to_string())?;
+    warn_of(&warnings);
+    Ok(config.to_store_config())
+}
+
 pub fn namesrv(args: NamesrvArgs) -> i32 {
     let (config, warnings) = match NamesrvConfig::load(args.config_file.as_deref()) {
         Ok(loaded) => loaded,

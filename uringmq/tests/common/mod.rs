@@ -1,6 +1,6 @@
 //! What tests of the running binary share: a server process of their own, a blocking client that speaks frames, and the requests that
 //! most tests need. Knows nothing of what the server is made of.
-#![allow(dead_code)] // each test binary uses its part
+#![allow(dead_code, unused_imports)] // each test binary uses its part
 mod client;
 mod messages;
 mod server;

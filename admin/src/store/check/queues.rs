@@ -1,0 +1,324 @@
+//! The consume queues against the log. Each record must have its entry, and each entry its record. Source: store-format sheet 4.
+use crate::store::ToolError;
+use crate::store::files::{Parts, data_from, file_name, names, read_at};
+use crate::store::report::{Fault, Report};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use uringmq_proto::body;
+use uringmq_proto::body::topic::TopicConfigSerializeWrapper;
+use uringmq_proto::names::SCHEDULE_TOPIC;
+use uringmq_proto::types::PhyOffset;
+use uringmq_store::consume_queue::{ENTRY_BYTES, Entry};
+use uringmq_store::dispatch::Dispatch;
+
+const ENTRY: u64 = ENTRY_BYTES as u64;
+/// Entries read at once.
+const WINDOW: u64 = 204;
+/// Entries read at once when a whole file is walked.
+const WIDE_WINDOW: u64 = 16 * 1024;
+/// Faults of one queue that are kept until it is known whether its topic was made anew.
+const KEPT_MAX: usize = 100;
+/// A tagsCode at or below is an address in `consumequeue_ext`.
+const EXT_ADDRESS_MAX: i64 = i32::MIN as i64 - 1;
+
+pub(super) struct Queues {
+    root: PathBuf,
+    log_min: u64,
+    settled_below: u64,
+    /// Of `topics.json`; `None` when it cannot be read.
+    topics: Option<HashSet<String>>,
+    /// Topics whose queues are of Apache's batch kind, which is not looked into.
+    batch: HashSet<String>,
+    by_topic: BTreeMap<String, HashMap<u32, Queue>>,
+}
+
+struct Queue {
+    /// Below the store.
+    dir: String,
+    files: Parts,
+    /// Entries as they were read, from this one on.
+    window_from: u64,
+    window: Vec<u8>,
+    first: Option<u64>,
+    next: u64,
+    /// Offsets whose entry is not there: from, to, and the first one's record.
+    absent: Option<(u64, u64, u64)>,
+    /// Faults with their record's place; dropped when the numbering begins anew.
+    found: Vec<(u64, Fault)>,
+    records: u64,
+}
+
+impl Queue {
+    fn open(root: &Path, topic: &str, queue: u32) -> Result<Queue, ToolError> {
+        let dir = format!("consumequeue/{topic}/{queue}");
+        let files = Parts::list(&root.join(&dir))?;
+        Ok(Queue {
+            dir,
+            files,
+            window_from: 0,
+            window: Vec::new(),
+            first: None,
+            next: 0,
+            absent: None,
+            found: Vec::new(),
+            records: 0,
+        })
+    }
+
+    /// The bytes of an entry; `None` where no file has it.
+    fn entry(&mut self, at: u64, window: u64) -> Result<Option<[u8; ENTRY_BYTES]>, ToolError> {
+        let have = (self.window.len() / ENTRY_BYTES) as u64;
+        if at < self.window_from || at >= self.window_from + have {
+            let Some(part) = self.files.part_of(at * ENTRY) else { return Ok(None) };
+            let count = window.min((part.end() - at * ENTRY) / ENTRY);
+            self.window.resize((count * ENTRY) as usize, 0);
+            let (path, mut file) = self.files.open(part)?;
+            let read = read_at(&mut file, at * ENTRY - part.start, &mut self.window);
+            let read = read.map_err(ToolError::io("read", &path))?;
+            self.window.truncate(read / ENTRY_BYTES * ENTRY_BYTES);
+            self.window_from = at;
+        }
+        let from = ((at - self.window_from) * ENTRY) as usize;
+        Ok(self.window.get(from..from + ENTRY_BYTES).map(|bytes| bytes.try_into().expect("of that length")))
+    }
+
+    /// At the place where entry `at` is, or would be.
+    fn fault(&self, at: u64, what: String) -> Fault {
+        let byte = at * ENTRY;
+        let named = self.files.part_of(byte).map(|part| part.start);
+        match named.or_else(|| byte.checked_rem(self.files.file_bytes).map(|within| byte - within)) {
+            Some(start) => Fault { file: format!("{}/{}", self.dir, file_name(start)), at: byte - start, what },
+            None => Fault { file: self.dir.clone(), at: byte, what },
+        }
+    }
+
+    fn keep(&mut self, phy: u64, fault: Fault) {
+        if self.found.len() < KEPT_MAX {
+            self.found.push((phy, fault));
+        }
+    }
+
+    /// The run of absent entries is over.
+    fn settle_absent(&mut self) {
+        if let Some((from, to, phy)) = self.absent.take() {
+            let what = match to - from {
+                1 => format!("no entry for queue offset {from}, whose record is in the log at {phy}"),
+                _ => format!(
+                    "no entries for queue offsets {from} to {}, whose records are in the log from {phy} on",
+                    to - 1
+                ),
+            };
+            let fault = self.fault(from, what);
+            self.keep(phy, fault);
+        }
+    }
+
+    /// Compares the entry of a record that is in order.
+    fn compare(&mut self, d: &Dispatch<'_>) -> Result<(), ToolError> {
+        let at = d.queue_offset;
+        let bytes = self.entry(at, WINDOW)?;
+        let Some(entry) = bytes.as_ref().and_then(|bytes| Entry::decode(bytes)) else {
+            match (&mut self.absent, bytes) {
+                (Some((_, to, _)), None | Some([0, ..])) if *to == at => *to = at + 1,
+                _ => {
+                    self.settle_absent();
+                    self.absent = Some((at, at + 1, d.phy.0));
+                }
+            }
+            return Ok(());
+        };
+        self.settle_absent();
+        let tags_right =
+            entry.tags_code == d.tags_code || d.topic == SCHEDULE_TOPIC || entry.tags_code <= EXT_ADDRESS_MAX;
+        if entry.phy != d.phy || entry.bytes != d.bytes || !tags_right {
+            let shown = |phy: PhyOffset, bytes, tags| format!("offset {phy}, {bytes} bytes, tagsCode {tags}");
+            let what = format!(
+                "entry of queue offset {at} says {}; its record says {}",
+                shown(entry.phy, entry.bytes, entry.tags_code),
+                shown(d.phy, d.bytes, d.tags_code)
+            );
+            let fault = self.fault(at, what);
+            self.keep(d.phy.0, fault);
+        }
+        Ok(())
+    }
+}
+
+impl Queues {
+    pub(super) fn open(root: &Path, log_min: u64, settled_below: u64, report: &mut Report) -> Result<Self, ToolError> {
+        let topics = fs::read(root.join("config").join("topics.json")).ok();
+        let topics = topics.and_then(|text| body::parse::<TopicConfigSerializeWrapper>(&text).ok());
+        let topics: Option<HashSet<String>> = topics.map(|file| file.topic_config_table.into_keys().collect());
+        if topics.is_none() {
+            report.remark("config/topics.json: missing or not readable".to_owned());
+        }
+        let batch: HashSet<String> = names(&root.join("batchconsumequeue"))?.into_iter().collect();
+        batch
+            .iter()
+            .for_each(|topic| report.remark(format!("batchconsumequeue/{topic}: batch queues are not checked")));
+        let mut queues =
+            Queues { root: root.to_owned(), log_min, settled_below, topics, batch, by_topic: BTreeMap::new() };
+        for topic in names(&root.join("consumequeue"))? {
+            for name in names(&root.join("consumequeue").join(&topic))? {
+                match name.parse::<u32>().ok().filter(|n| n.to_string() == name) {
+                    Some(queue) => queues.add(&topic, queue, report)?,
+                    None => report.remark(format!("consumequeue/{topic}/{name}: not a queue's number")),
+                }
+            }
+        }
+        queues.compare_lengths(report);
+        Ok(queues)
+    }
+
+    /// The files of all queues have one length.
+    fn compare_lengths(&mut self, report: &mut Report) {
+        let mut lengths: BTreeMap<u64, usize> = BTreeMap::new();
+        let queues = || self.by_topic.values().flat_map(HashMap::values);
+        queues().filter(|q| q.files.file_bytes > 0).for_each(|q| *lengths.entry(q.files.file_bytes).or_default() += 1);
+        let Some((usual, _)) = lengths.into_iter().max_by_key(|(_, count)| *count) else { return };
+        for queue in self.by_topic.values_mut().flat_map(HashMap::values_mut) {
+            for part in
+                queue.files.parts.iter().filter(|part| part.bytes != usual && part.bytes == queue.files.file_bytes)
+            {
+                let what = format!("has {} bytes, those of other queues {usual}", part.bytes);
+                report.fault(Fault { file: format!("{}/{}", queue.dir, file_name(part.start)), at: 0, what });
+            }
+            queue.files.file_bytes = usual;
+        }
+    }
+
+    fn add(&mut self, topic: &str, queue: u32, report: &mut Report) -> Result<(), ToolError> {
+        let opened = Queue::open(&self.root, topic, queue)?;
+        for (name, what) in &opened.files.odd {
+            report.fault(Fault { file: format!("{}/{name}", opened.dir), at: 0, what: what.clone() });
+        }
+        if !self.by_topic.contains_key(topic) {
+            self.by_topic.insert(topic.to_owned(), HashMap::new());
+        }
+        self.by_topic.get_mut(topic).expect("it is there now").insert(queue, opened);
+        Ok(())
+    }
+
+    /// The next record of the log.
+    pub(super) fn take(&mut self, d: &Dispatch<'_>, report: &mut Report) -> Result<(), ToolError> {
+        if !d.queued || self.batch.contains(d.topic) {
+            return Ok(());
+        }
+        if !self.by_topic.get(d.topic).is_some_and(|queues| queues.contains_key(&d.queue)) {
+            self.add(d.topic, d.queue, report)?;
+        }
+        let queue = self.by_topic.get_mut(d.topic).and_then(|queues| queues.get_mut(&d.queue)).expect("added above");
+        let (at, phy) = (d.queue_offset, d.phy.0);
+        queue.records += 1;
+        if queue.first.is_some() && at < queue.next {
+            if at > 0 {
+                let what = format!(
+                    "the record at {phy} says it has queue offset {at}, as one before it; next is {}",
+                    queue.next
+                );
+                let fault = queue.fault(at, what);
+                queue.keep(phy, fault);
+                return Ok(());
+            }
+            let (dir, next) = (&queue.dir, queue.next);
+            report.remark(format!(
+                "{dir}: numbered anew by the record at {phy}, after {next}: its topic was deleted and made again"
+            ));
+            queue.found.clear();
+            queue.absent = None;
+            queue.first = None;
+        }
+        if queue.first.is_none() {
+            queue.first = Some(at);
+            queue.next = at;
+        }
+        if at > queue.next {
+            queue.settle_absent();
+            let what = format!("no records in the log for queue offsets {} to {}", queue.next, at - 1);
+            let fault = queue.fault(queue.next, what);
+            queue.keep(phy, fault);
+        }
+        queue.next = at + 1;
+        queue.compare(d)
+    }
+
+    /// The log ends at `end`: what is left in the queues must lead below it.
+    pub(super) fn finish(&mut self, end: u64, report: &mut Report) -> Result<(), ToolError> {
+        let (log_min, settled_below) = (self.log_min, self.settled_below);
+        for (topic, queues) in std::mem::take(&mut self.by_topic) {
+            let gone = self.topics.as_ref().is_some_and(|known| !known.contains(&topic));
+            let mut in_no_queue = 0;
+            for (_, mut queue) in queues {
+                if gone && queue.files.parts.is_empty() {
+                    in_no_queue += queue.records;
+                    continue;
+                }
+                report.queues += 1;
+                report.queue_entries += queue.records;
+                queue.settle_absent();
+                for (phy, fault) in std::mem::take(&mut queue.found) {
+                    report.found(phy >= settled_below, fault);
+                }
+                if topic.starts_with("%LMQ%") {
+                    report.remark(format!(
+                        "{}: a light queue, whose entries lead to records of other topics: not checked",
+                        queue.dir
+                    ));
+                    continue;
+                }
+                queue.rest(log_min, end, settled_below, report)?;
+            }
+            if in_no_queue > 0 {
+                report.remark(format!("{in_no_queue} records of {topic}, a topic that is no more: in no queue"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Queue {
+    /// Entries outside of those that records of the log have.
+    fn rest(&mut self, log_min: u64, end: u64, settled_below: u64, report: &mut Report) -> Result<(), ToolError> {
+        let has = self.first.map(|first| first..self.next);
+        for part in self.files.parts.clone() {
+            let (mut at, to) = (part.start.div_ceil(ENTRY), part.end() / ENTRY);
+            while at < to {
+                if let Some(has) = has.as_ref().filter(|has| has.contains(&at)) {
+                    at = has.end;
+                    continue;
+                }
+                let (path, file) = self.files.open(part)?;
+                let data = data_from(&file, at * ENTRY - part.start).map_err(ToolError::io("seek", &path))?;
+                let data_at = data.map_or(to, |data| (part.start + data) / ENTRY).max(at);
+                let upto = has.as_ref().map_or(to, |has| if at < has.start { has.start.min(to) } else { to });
+                at = data_at.min(upto);
+                let window_to = (at + WIDE_WINDOW).min(upto);
+                while at < window_to {
+                    let Some(bytes) = self.entry(at, WIDE_WINDOW)? else { break };
+                    match Entry::decode(&bytes) {
+                        None if bytes == [0; ENTRY_BYTES] => {}
+                        None => self.stray(at, "not an entry".to_owned(), u64::MAX, settled_below, report),
+                        Some(entry) if entry.is_hole() || entry.phy.0 < log_min => {}
+                        Some(entry) => {
+                            let phy = entry.phy.0;
+                            let place =
+                                if phy >= end { "behind the end of the log" } else { "where no such record stands" };
+                            let what = format!("entry of queue offset {at} leads to offset {phy}, {place}");
+                            self.stray(at, what, phy, settled_below, report);
+                        }
+                    }
+                    at += 1;
+                }
+                if at < window_to {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stray(&self, at: u64, what: String, phy: u64, settled_below: u64, report: &mut Report) {
+        report.found(phy >= settled_below && settled_below != u64::MAX, self.fault(at, what));
+    }
+}
