@@ -111,6 +111,9 @@ sys.exit(bool(faults))
 PY
 }
 
+# The store on the simulated disk, crashed at each of its I/O operations; SEEDS=n or MINUTES=n for another length than CI's.
+campaign() { cargo test -p uringmq-store --features seeded-bugs --test campaign --quiet -- --nocapture "$@"; }
+
 interop() { bench-harness/interop/run --target ours "$@"; }
 
 # kill_loop FLUSH_DISK_TYPE ROUNDS: kill -9 under load and restart, over and over on one store; everything acknowledged must be there.
@@ -142,9 +145,11 @@ run_stage() {
   case $1 in
     tools) stage tools tools ;;
     format) stage format cargo fmt --all --check ;;
-    clippy) stage clippy cargo clippy --workspace --all-targets --features uringmq-store/sim --quiet -- -D warnings ;;
+    clippy) stage clippy cargo clippy --workspace --all-targets --features uringmq-store/seeded-bugs --quiet -- -D warnings ;;
     tree) stage tree tree ;;
     unit) stage unit cargo test --workspace --features uringmq-store/sim --quiet ;;
+    campaign) stage campaign campaign ;;
+    campaign-30) MINUTES=30 stage campaign-30 campaign no_crash ;;
     build) stage build cargo build --workspace --bins ;;
     interop) stage interop interop --shards 2 ;;
     interop-1) stage interop-1 interop --shards 1 --split --only java5 --tests "$SHORT" ;;
@@ -162,8 +167,8 @@ run_stage() {
   esac
 }
 
-CI_STAGES=(tools format clippy tree unit build kill kill-sync interop interop-1 interop-3)
-LONG_STAGES=(kill-20 kill-sync-20 big)
+CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync interop interop-1 interop-3)
+LONG_STAGES=(campaign-30 kill-20 kill-sync-20 big)
 
 case ${1:-} in
   '') STAGES=("${CI_STAGES[@]}") ;;

@@ -3,13 +3,14 @@
 //!
 //! What holds at every moment, so that recovery (ours or Apache's) finds the end:
 //! - behind the last record of the active segment are only zeros: a new segment is zeros, opening zeroes what was behind the end, and
-//!   what a refused batch left is zeroed and synced before the next batch is written;
+//!   what a refused batch left is zeroed and synced before the refusal is told, or at the latest before the next batch is written;
 //! - a zero written to warm blocks never meets appended bytes: warming starts behind everything handed to the disk, and a write
 //!   that would meet a warming piece waits for it;
 //! - at most one closed segment is not synced (two during a roll), which is how far back opening syncs.
 use crate::batch::{Batch, align_down, align_up};
 use crate::event::Event;
 use crate::io::{File, Io, write_all, write_zeros};
+use crate::seeded::{Bug, bug};
 use crate::segment::{self, Places, Segment, store_error};
 use crate::{StoreConfig, StoreError};
 use hashbrown::HashMap;
@@ -226,7 +227,7 @@ impl<I: Io> Appender<I> {
     }
 
     /// Writes what was placed, and syncs after it when `durable`. On an error nothing of the batch counts: its queue offsets are
-    /// taken back, and `NoSpace` leaves the log usable while an I/O error poisons it. Not to be dropped before it ends.
+    /// taken back, and `NoSpace` leaves the log usable (what it wrote in part is zeros again) while an I/O error poisons it. Not to be dropped before it ends.
     pub async fn write(&mut self, durable: bool) -> Result<Written, StoreError> {
         let from = self.shared.written.get();
         let done = self.write_batch(durable).await;
@@ -238,10 +239,16 @@ impl<I: Io> Appender<I> {
             }
             Err(e) => {
                 for (key, before) in self.undo.drain(..).rev() {
-                    self.next.insert(key, before);
+                    if !bug(Bug::OffsetKeptAfterRefusal) {
+                        self.next.insert(key, before);
+                    }
                 }
                 if let Some(Filling { batch, segment }) = &mut self.filling {
                     batch.rewind(&segment.file);
+                    if matches!(e, StoreError::NoSpace(_)) {
+                        // Before anybody is told of the refusal: a crash must not make records of it. If it fails, the next batch does it.
+                        let _ = self.shared.clean(&mut self.soiled, batch.tail()).await;
+                    }
                 }
                 Err(e)
             }
@@ -358,7 +365,7 @@ impl<I: Io> Shared<I> {
     async fn take_out_behind(&self, end: u64) -> Result<(), StoreError> {
         let names = self.io.list(&self.places.log).await.map_err(|e| store_error("list", end, e))?;
         let last_first = names.iter().rev().filter_map(|name| segment::parse_name(name));
-        for start in last_first.filter(|&start| start > self.start_of(end)) {
+        for start in last_first.filter(|&start| start > self.start_of(end) && !bug(Bug::SegmentsBehindKept)) {
             segment::take_out(&self.io, &self.places, start).await?;
             let path = self.places.aside.join(segment::name(start));
             segment::free(&self.io, &path).await.map_err(|source| StoreError::File { op: "remove", path, source })?;
@@ -403,6 +410,10 @@ impl<I: Io> Shared<I> {
     async fn zero_behind(&self, segment: &Segment<I::File>, end: u64) -> Result<Vec<u8>, StoreError> {
         let file = &segment.file;
         let fail = |op| move |e| store_error(op, end, e);
+        if bug(Bug::NoTailZeroing) {
+            let tail = file.read_at(align_down(end) - segment.start, crate::io::ALIGN).await.map_err(fail("read"))?;
+            return Ok(tail.as_ref()[..(end - align_down(end)) as usize].to_vec());
+        }
         let block = align_down(end);
         let kept = (end - block) as usize;
         let at = block - segment.start;
@@ -452,7 +463,8 @@ impl<I: Io> Shared<I> {
 
     /// Zeroes what failed batches left, durably: the next batch may be shorter, and what it does not cover must not become records.
     async fn clean(&self, soiled: &mut Vec<(u64, u64)>, tail: &[u8]) -> Result<(), StoreError> {
-        if soiled.is_empty() {
+        if soiled.is_empty() || bug(Bug::RefusedBatchLeft) {
+            soiled.clear();
             return Ok(());
         }
         for &(from, to) in soiled.iter() {
@@ -512,6 +524,9 @@ impl<I: Io> Shared<I> {
         let from = self.start_of(self.durable.get());
         for start in (from..to).step_by(self.segment_bytes as usize) {
             let Some(segment) = self.segment(start) else { continue };
+            if bug(Bug::AckBeforeSync) || bug(Bug::RollSyncsNewSegmentOnly) && start < self.start_of(to - 1) {
+                continue;
+            }
             segment.file.datasync().await.map_err(|e| {
                 let at = PhyOffset(start);
                 self.poison(StoreError::Io { op: "sync", at, source: e }) // a full disk too: what was lost is not known
@@ -644,12 +659,15 @@ impl<I: Io> Keeper<I> {
     }
 
     /// Removes the oldest closed segment (renamed out, truncated in steps, unlinked); returns the new minimum. Without a closed one
-    /// nothing happens. Readers are to be told the new minimum; one that reads there meanwhile gets an error, not other bytes.
-    pub async fn remove_oldest(&self) -> Result<PhyOffset, StoreError> {
+    /// nothing happens, nor when it reaches above `synced` (the record that the checkpoint names, whose queue entries are durable with those
+    /// of all before it): after a crash, a queue whose last entries and records are both gone would be numbered from 0 again. Readers are
+    /// to be told the new minimum; one that reads there meanwhile gets an error, not other bytes.
+    pub async fn remove_oldest(&self, synced: PhyOffset) -> Result<PhyOffset, StoreError> {
         let shared = &self.shared;
         let start = shared.start_of(shared.min.get());
         let next = start + shared.segment_bytes;
-        if next > shared.start_of(shared.written.get()) {
+        let unsynced = next > synced.0 && !bug(Bug::RetentionBeforeCheckpoint);
+        if unsynced || next > shared.start_of(shared.written.get()) {
             return Ok(self.min());
         }
         shared.sync_to(next).await?;

@@ -4,6 +4,7 @@
 //! and a slot that leads beyond the header's count leads to an item from which its chain can be followed back.
 use crate::index_file::{HEADER_BYTES, Header, ITEM_BYTES, Item, Layout, PAGE_BYTES, PAGE_SLOTS, SLOT_BYTES, Table};
 use crate::io::{Access, File, Io, Open, write_all};
+use crate::seeded::{Bug, bug};
 use crate::turn::Turn;
 use crate::{StoreConfig, StoreError};
 use std::cell::{Cell, RefCell};
@@ -194,6 +195,9 @@ impl<I: Io> Index<I> {
     pub async fn prepare(&self) -> Result<i64, StoreError> {
         let _turn = self.turn.take().await;
         let mut end_ms = self.synced_ms.get();
+        if bug(Bug::CheckpointBeforeIndexSync) {
+            return Ok(end_ms);
+        }
         for name in self.names_where(|t| t.synced != Some(t.header)) {
             end_ms = end_ms.max(self.sync_items_and_slots(name).await?.end_ms);
         }
@@ -370,13 +374,17 @@ impl<I: Io> Index<I> {
         let header = self.with(name, |t| t.header);
         self.write_items(name).await?;
         let file = self.file(name).await?;
-        self.datasync(name, &file).await?;
+        if !bug(Bug::IndexHeaderBeforeItems) {
+            self.datasync(name, &file).await?;
+        }
         let pages = self.with(name, |t| t.take_dirty());
         if let Err(error) = self.write_pages(name, &file, &pages, header.count).await {
             self.with(name, |t| pages.iter().for_each(|page| t.mark_dirty(*page as usize * PAGE_SLOTS)));
             return Err(error);
         }
-        self.datasync(name, &file).await?;
+        if !bug(Bug::IndexHeaderBeforeItems) {
+            self.datasync(name, &file).await?;
+        }
         self.with(name, |t| t.prepared = Some(header));
         Ok(header)
     }

@@ -92,13 +92,17 @@ pub trait File: 'static {
     async fn zero_range(&self, from: u64, to: u64) -> io::Result<()> {
         write_zeros(self, from, to).await
     }
+    /// As `zero_range` for any range, giving the blocks back; for files through the page cache.
+    async fn punch_hole(&self, from: u64, to: u64) -> io::Result<()> {
+        write_zeros(self, from, to).await
+    }
     async fn len(&self) -> io::Result<u64>;
     async fn datasync(&self) -> io::Result<()>;
     /// fsync: length and all metadata too.
     async fn sync(&self) -> io::Result<()>;
 }
 
-/// Writes zeros over an aligned range, in pieces.
+/// Writes zeros over a range (aligned for a direct file), in pieces.
 pub async fn write_zeros<F: File + ?Sized>(file: &F, from: u64, to: u64) -> io::Result<()> {
     let mut buf = None;
     let mut at = from;

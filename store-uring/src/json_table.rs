@@ -6,6 +6,7 @@
 //! `<name>.broken` when `.bak` is used in its place, so that the next save does not put it over the good `.bak`.
 use crate::StoreError;
 use crate::io::{Access, File, Io, Open, write_all};
+use crate::seeded::{Bug, bug};
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -28,10 +29,10 @@ fn failed(op: &'static str, path: &Path, source: std::io::Error) -> StoreError {
 /// Durable when it returns. The directory must be there. One save of a table at a time.
 pub async fn save<I: Io>(io: &I, path: &Path, text: &[u8]) -> Result<(), StoreError> {
     let tmp = beside(path, ".tmp");
-    write_synced(io, &tmp, text).await?;
+    write_synced(io, &tmp, text, !bug(Bug::TableRenamedBeforeSync)).await?;
     if let Some(previous) = read(io, path).await? {
         let backup_tmp = beside(path, ".bak.tmp");
-        write_synced(io, &backup_tmp, &previous).await?;
+        write_synced(io, &backup_tmp, &previous, true).await?;
         let backup = beside(path, ".bak");
         io.rename(&backup_tmp, &backup).await.map_err(|e| failed("rename", &backup_tmp, e))?;
     }
@@ -40,8 +41,8 @@ pub async fn save<I: Io>(io: &I, path: &Path, text: &[u8]) -> Result<(), StoreEr
     io.sync_dir(dir).await.map_err(|e| failed("sync", dir, e))
 }
 
-/// Makes the file `path` with these contents, synced.
-async fn write_synced<I: Io>(io: &I, path: &Path, text: &[u8]) -> Result<(), StoreError> {
+/// Makes the file `path` with these contents, synced (`sync` is false only for a seeded bug).
+async fn write_synced<I: Io>(io: &I, path: &Path, text: &[u8], sync: bool) -> Result<(), StoreError> {
     let file =
         io.open(path, Open { access: Access::Create, direct: false }).await.map_err(|e| failed("open", path, e))?;
     file.set_len(0).await.map_err(|e| failed("truncate", path, e))?;
@@ -49,6 +50,9 @@ async fn write_synced<I: Io>(io: &I, path: &Path, text: &[u8]) -> Result<(), Sto
         let mut buf = file.buffer(piece.len());
         buf.as_mut().copy_from_slice(piece);
         write_all(&file, (i * PIECE_BYTES) as u64, buf).await.0.map_err(|e| failed("write", path, e))?;
+    }
+    if !sync {
+        return Ok(());
     }
     file.sync().await.map_err(|e| failed("sync", path, e))
 }

@@ -3,6 +3,7 @@ pub mod batch;
 pub mod checkpoint;
 pub mod commit_log;
 pub mod consume_queue;
+pub mod derived;
 pub mod dispatch;
 mod event;
 pub mod index;
@@ -17,6 +18,10 @@ pub mod queue_ends;
 mod queue_scan;
 mod recovery;
 pub mod retention;
+#[cfg(not(feature = "seeded-bugs"))]
+mod seeded;
+#[cfg(feature = "seeded-bugs")]
+pub mod seeded;
 pub mod segment;
 mod turn;
 

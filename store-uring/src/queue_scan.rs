@@ -27,6 +27,8 @@ pub(crate) struct QueueFound {
     /// Why entries behind `max` are missing, if so; `bad_files` stand in the way then.
     pub damage: Option<&'static str>,
     pub bad_files: Vec<PathBuf>,
+    /// Behind the last entry, in the bad files, of a record that left with the log's older segments: the queue never counts lower.
+    pub gone_to: u64,
 }
 
 /// What counts as an entry, and where the log begins.
@@ -81,7 +83,9 @@ pub(crate) async fn scan<I: Io>(
                 continue;
             };
             let mut files = QueueFiles::list(io, dir.join(&queue), file_bytes, notes).await?;
-            found.push(files.find(name, number, trust).await?);
+            let mut queue = files.find(name, number, trust).await?;
+            queue.gone_to = files.gone_to(&queue.bad_files, trust).await?;
+            found.push(queue);
         }
     }
     Ok(found)
@@ -129,8 +133,8 @@ impl<'a, I: Io> QueueFiles<'a, I> {
             } else {
                 None
             };
-            files.damage = files.damage.or(fault);
-            if files.damage.is_some() {
+            files.damage = files.damage.or(fault.filter(|_| meta.bytes > 0));
+            if files.damage.is_some() || fault.is_some() {
                 files.bad_files.push(path);
             } else {
                 files.starts.push(start);
@@ -246,6 +250,31 @@ impl<'a, I: Io> QueueFiles<'a, I> {
             found.min_phy = self.entry(found.min).await?.map(|e| e.phy.0);
         }
         Ok(found)
+    }
+    /// See [`QueueFound::gone_to`]. A bad file's name and the places of its entries count, whatever its length.
+    async fn gone_to(&self, bad_files: &[PathBuf], trust: Trust) -> Result<u64, StoreError> {
+        let mut to = 0;
+        for path in bad_files {
+            let Some(start) = path.file_name().and_then(|name| file_start(Path::new(name))) else { continue };
+            let how = Open { access: Access::Read, direct: false };
+            let file = self.io.open(path, how).await.map_err(|e| failed("open", path, e))?;
+            let entries = file.len().await.map_err(|e| failed("stat", path, e))? / ENTRY_BYTES as u64;
+            let (mut low, mut high) = (0, entries);
+            while low < high {
+                let probe = low + (high - low) / 2;
+                let bytes = file.read_at(probe * ENTRY_BYTES as u64, ENTRY_BYTES).await;
+                let bytes = bytes.map_err(|e| failed("read", path, e))?;
+                let entry = if bytes.as_ref().len() == ENTRY_BYTES { Entry::decode(bytes.as_ref()) } else { None };
+                match entry {
+                    Some(e) if trust.accepts(&Some(e)) && e.phy.0 < trust.log_min => low = probe + 1,
+                    _ => high = probe,
+                }
+            }
+            if low > 0 && start.is_multiple_of(ENTRY_BYTES as u64) {
+                to = to.max(start / ENTRY_BYTES as u64 + low);
+            }
+        }
+        Ok(to)
     }
     /// Whether anything stands at or behind `at` in the page read last.
     fn page_in_use(&self, at: u64) -> bool {

@@ -18,6 +18,7 @@ use crate::log_scan::{At, Cursor, Segments};
 use crate::open::{Opened, Progress, QueueState, RepairReport};
 use crate::queue_ends;
 use crate::queue_scan::{self, QueueFiles, QueueFound, Trust};
+use crate::seeded::{Bug, bug};
 use crate::{StoreConfig, StoreError};
 use hashbrown::HashMap;
 use std::path::PathBuf;
@@ -136,7 +137,8 @@ impl<'a, I: Io> Recovery<'a, I> {
         if known > 0 && known >= min && known < self.segments.limit() {
             cursor.seek(known);
             if matches!(cursor.look().await?, At::Record(_)) && cursor.at() == known {
-                let trust_below = if self.clean { u64::MAX } else { known };
+                let trust_all = self.clean || bug(Bug::EntriesTrustedAfterCrash);
+                let trust_below = if trust_all { u64::MAX } else { known };
                 return Ok(Start { at: known, trust_below, mark: known + 1 });
             }
             self.report.note(format!(
@@ -350,7 +352,9 @@ impl<'a, I: Io> Recovery<'a, I> {
         (self.report.cut_at, self.report.cut_why) = (None, None);
         loop {
             let bytes = match cursor.look().await? {
-                At::Record(_) if !self.clean && cursor.at() >= mark && cursor.is_torn() => {
+                At::Record(_)
+                    if !self.clean && cursor.at() >= mark && cursor.is_torn() && !bug(Bug::TornRecordKept) =>
+                {
                     self.cut_log(cursor.at(), "its last sectors are missing");
                     break;
                 }
@@ -621,6 +625,7 @@ impl<'a, I: Io> Recovery<'a, I> {
     async fn finish(mut self, end: u64) -> Result<Opened, StoreError> {
         for i in 0..self.queues.len() {
             self.cut_at_log_end(i, end).await?;
+            self.keep_number(i).await?;
             let q = &self.queues[i];
             if q.found.tail || !q.found.bad_files.is_empty() {
                 self.report.queues_cut += q.found.tail as u64;
@@ -632,7 +637,7 @@ impl<'a, I: Io> Recovery<'a, I> {
         ConsumeQueue::sync_many(&self.io, &self.config.root, &open).await?;
         for q in &mut self.queues {
             if let Some(open) = q.open.take() {
-                q.min = open.min().0;
+                q.min = open.min().0.max(q.found.gone_to);
                 q.max = open.max().0;
             }
         }
@@ -643,6 +648,23 @@ impl<'a, I: Io> Recovery<'a, I> {
         self.segments.sync(&self.io, self.walk_from, end).await?;
         self.write_checkpoint().await?;
         Ok(self.opened(end))
+    }
+
+    /// A queue that had to be built again, and of which the log has no record any more, goes on with the number it had.
+    async fn keep_number(&mut self, i: usize) -> Result<(), StoreError> {
+        let q = &self.queues[i];
+        let (gone_to, known) = (q.found.gone_to, q.max);
+        if known >= gone_to || q.open.is_some() {
+            return Ok(());
+        }
+        self.report.note(format!(
+            "consumequeue/{}/{}: no record of it is left in the log; it goes on at {gone_to}",
+            q.found.topic, q.found.queue
+        ));
+        self.restart(i, gone_to - 1).await?;
+        self.append(i, gone_to - 1, Entry::hole(PhyOffset(0))).await?;
+        self.queues[i].last_phy = None;
+        Ok(())
     }
 
     /// Trusted entries may lead beyond the end when the log lost synced bytes.

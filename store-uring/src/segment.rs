@@ -3,6 +3,7 @@
 //! Apache refuses a `commitlog/` in which any file has another length than configured, so a segment is made under a directory beside
 //! it and enters by rename at its full length; an expired one leaves by rename before it shrinks.
 use crate::io::{Access, File, Io, Open};
+use crate::seeded::{Bug, bug};
 use crate::{StoreConfig, StoreError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -116,7 +117,9 @@ pub(crate) async fn make<I: Io>(
         file.allocate(bytes).await.map_err(|e| ("allocate", e))?;
         file.sync().await.map_err(|e| ("sync", e))?; // its length; a rename is worth nothing without
         io.rename(&aside, &places.segment(start)).await.map_err(|e| ("rename", e))?;
-        io.sync_dir(&places.log).await.map_err(|e| ("sync directory", e))?;
+        if !bug(Bug::NoDirectorySync) {
+            io.sync_dir(&places.log).await.map_err(|e| ("sync directory", e))?;
+        }
         Ok(Segment { start, file })
     };
     match made.await {
@@ -154,6 +157,9 @@ pub(crate) async fn take_out<I: Io>(io: &I, places: &Places, start: u64) -> Resu
     match io.rename(&places.segment(start), &places.aside.join(name(start))).await {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(store_error("rename", start, e)),
         _ => {}
+    }
+    if bug(Bug::RemovalWithoutDirectorySync) {
+        return Ok(());
     }
     io.sync_dir(&places.log).await.map_err(|e| store_error("sync directory", start, e))
 }

@@ -297,7 +297,7 @@ fn what_left_with_old_segments_is_neither_missed_nor_served() {
                     store.put("A", 0, &[body("A", 0, n)], true).await.unwrap();
                 }
                 store.sync().await.unwrap();
-                let log_min = store.log.keeper().remove_oldest().await.unwrap();
+                let log_min = store.log.keeper().remove_oldest(store.log.written()).await.unwrap();
                 if trimmed {
                     for q in store.queues.values() {
                         q.trim(log_min).await.unwrap();

@@ -157,7 +157,7 @@ fn removal_under_a_reader_is_an_error_or_the_same_bytes() {
         let keeper = log.keeper();
         let removing = glommio::spawn_local(async move {
             while !keeper.closed_segments().await.unwrap().is_empty() {
-                keeper.remove_oldest().await.unwrap();
+                keeper.remove_oldest(keeper.written()).await.unwrap();
             }
         });
         let mut gone = 0;

@@ -425,7 +425,7 @@ fn removing_the_oldest_moves_the_minimum() {
         let closed: Vec<u64> = keeper.closed_segments().await.unwrap().iter().map(|(start, _)| start.0).collect();
         assert_eq!(closed, [0, SEGMENT_BYTES, 2 * SEGMENT_BYTES]);
         for min in [1, 2, 3, 3] {
-            assert_eq!(keeper.remove_oldest().await.unwrap(), PhyOffset(min * SEGMENT_BYTES));
+            assert_eq!(keeper.remove_oldest(log.written()).await.unwrap(), PhyOffset(min * SEGMENT_BYTES));
             let paths = disk.paths();
             assert!(!paths.contains(&config.commit_log_dir.join(format!("{:020}", (min - 1) * SEGMENT_BYTES))));
             assert!(paths.contains(&config.commit_log_dir.join(format!("{:020}", 3 * SEGMENT_BYTES))));
@@ -447,7 +447,7 @@ fn segments_have_their_full_length_whenever_they_are_in_the_log() {
                 log.write(true).await?;
                 log.keeper().step().await?;
             }
-            log.keeper().remove_oldest().await?;
+            log.keeper().remove_oldest(log.written()).await?;
             Ok(())
         });
         disk
@@ -639,7 +639,7 @@ fn a_log_directory_on_its_own_filesystem_holds_its_next_segments() {
             kept.push(place_one(&mut log, 0, seed, 16_000).unwrap());
             log.write(true).await.unwrap();
         }
-        assert_eq!(log.keeper().remove_oldest().await.unwrap(), PhyOffset(SEGMENT_BYTES));
+        assert_eq!(log.keeper().remove_oldest(log.written()).await.unwrap(), PhyOffset(SEGMENT_BYTES));
         assert!(io.disk.paths().iter().all(|path| !path.starts_with("/store/commitlog-next")));
         // The next start finds the same place.
         let end = log.written();

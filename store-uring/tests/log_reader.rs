@@ -241,7 +241,7 @@ fn removed_segments_are_out_of_range() {
         let held = LogReader::new(disk.clone(), &config);
         read(&held, placed[0].0, 8_000, limit).await.unwrap();
         let fresh = LogReader::new(disk.clone(), &config);
-        let min = log.keeper().remove_oldest().await.unwrap();
+        let min = log.keeper().remove_oldest(log.written()).await.unwrap();
         assert_eq!(min, PhyOffset(SEGMENT_BYTES));
         // The file is gone before the reader is told.
         let gone = read(&fresh, placed[0].0, 8_000, limit).await.unwrap_err();

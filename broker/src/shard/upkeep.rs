@@ -9,21 +9,13 @@ use std::time::Duration;
 use tracing::{debug, error, info};
 use uringmq_proto::types::PhyOffset;
 use uringmq_store::StoreError;
-use uringmq_store::checkpoint::{self, Checkpoint};
+use uringmq_store::derived::{self, Synced};
 
 const TICK_MS: u64 = 50;
 /// A checkpoint is due after so much was dispatched, or so long after the last one.
 const CHECKPOINT_BYTES: u64 = 256 * 1024 * 1024;
 const CHECKPOINT_MS: i64 = 3000;
 const FLUSH_MS: i64 = 1000;
-
-/// How far one shard's derived files are synced.
-#[derive(Clone, Copy, Debug)]
-pub struct Synced {
-    pub last: PhyOffset,
-    pub last_ms: i64,
-    pub index_ms: i64,
-}
 
 /// The shard's timer.
 pub async fn tick(shard: Rc<Shard>) {
@@ -54,23 +46,19 @@ async fn flush(shard: &Rc<Shard>) {
     }
 }
 
-/// Flushes and syncs all that this shard derives from the log, and says up to where that reaches.
-async fn sync_derived(shard: Rc<Shard>) -> Result<Synced, StoreError> {
+/// Makes durable all that this shard derives from the log, and says up to where that reaches; with what the index's `prepare` gave on the
+/// shard that has it.
+async fn sync_derived(shard: Rc<Shard>) -> Result<(Synced, Option<i64>), StoreError> {
     let (last, last_ms) = shard.dispatch.last();
     let queues = shard.queues.all();
-    for queue in &queues {
-        queue.cq.flush().await?;
-    }
     let root = shard.config().store_root.clone();
     let all: Vec<&ConsumeQueue> = queues.iter().map(|queue| &queue.cq).collect();
-    ConsumeQueue::sync_many(&shard.io, &root, &all).await?;
-    let mut index_ms = last_ms;
-    if let Some(index) = &shard.index {
-        index.flush().await?;
-        index.sync().await?;
-        index_ms = index.synced_ms();
-    }
-    Ok(Synced { last, last_ms, index_ms })
+    derived::sync_queues(&shard.io, &root, &all).await?;
+    let index_ms = match &shard.index {
+        Some(index) => Some(index.prepare().await?),
+        None => None,
+    };
+    Ok((Synced { last, last_ms }, index_ms))
 }
 
 /// Shard 0: a checkpoint whenever enough happened.
@@ -100,8 +88,14 @@ pub async fn checkpoint_periodically(shard: Rc<Shard>) {
 pub async fn write_checkpoint(shard: &Rc<Shard>) -> Result<(), StoreError> {
     let root = shard.config().store_root.clone();
     let mut all = Vec::with_capacity(shard.shards as usize);
+    let mut index_ms = None;
     for synced in shard.run_on_all(sync_derived).await {
-        all.push(synced?);
+        let (synced, prepared) = synced?;
+        all.push(synced);
+        index_ms = index_ms.or(prepared);
+    }
+    if all.len() < shard.shards as usize {
+        return Ok(()); // one is gone already, and its queues may be behind
     }
     let synced_log = shard
         .run_on(shard.writer_shard, |s| async move {
@@ -112,20 +106,8 @@ pub async fn write_checkpoint(shard: &Rc<Shard>) -> Result<(), StoreError> {
         })
         .await;
     let Some(durable) = synced_log else { return Ok(()) };
-    let durable = durable?;
-    let Some(least) = all.iter().min_by_key(|s| s.last) else { return Ok(()) };
-    if least.last >= durable || all.iter().any(|s| s.last == PhyOffset(0)) {
-        return Ok(()); // a shard that dispatched nothing yet keeps what recovery wrote
-    }
-    let old = checkpoint::read(&shard.io, &root).await?;
-    let new = Checkpoint {
-        physic_ms: least.last_ms.max(old.physic_ms),
-        logics_ms: least.last_ms,
-        index_ms: all[0].index_ms,
-        logics_phy: least.last,
-        ..old
-    };
-    checkpoint::write(&shard.io, &root, &new).await
+    let index = shard.index.as_ref().zip(index_ms);
+    derived::advance(&shard.io, &root, index, &all, durable?).await
 }
 
 async fn trim(shard: &Rc<Shard>, min: PhyOffset) {

@@ -6,10 +6,10 @@ use glommio::timer::sleep;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tracing::{error, info, warn};
-use uringmq_store::StoreError;
+use tracing::{debug, error, info, warn};
 use uringmq_store::io::{Io as _, Space};
 use uringmq_store::retention::{self, Decision};
+use uringmq_store::{StoreError, checkpoint};
 
 /// A failed step of the keeper (no space) is tried again after so long, unless the tail moves first.
 const RETRY_MS: u64 = 1000;
@@ -96,8 +96,17 @@ async fn retain_once(shard: &Rc<Shard>, manual: bool) -> Result<(), StoreError> 
             false => info!(used, "disk use fell: writes are accepted again"),
         }
     }
+    if remove == 0 {
+        return Ok(());
+    }
+    let synced = checkpoint::read(&shard.io, &config.store_root).await?.logics_phy;
     for _ in 0..remove {
-        let min = keeper.remove_oldest().await?;
+        let before = keeper.min();
+        let min = keeper.remove_oldest(synced).await?;
+        if min == before {
+            debug!(%min, %synced, "the oldest segment waits for the next checkpoint");
+            return Ok(());
+        }
         shard.marks.min.store(min.0, Ordering::Release);
         info!(%min, "removed the oldest segment");
         pause_between(&config).await;

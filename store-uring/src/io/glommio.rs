@@ -259,6 +259,24 @@ impl GlommioFile {
             Kind::Blocking(file) => file.as_raw_fd(),
         }
     }
+
+    /// `how`: which kind of zeros. Where it is not known, zeros are written.
+    async fn fallocate(&self, how: i32, from: u64, to: u64) -> io::Result<()> {
+        let descriptor = self.descriptor();
+        let mode = how | libc::FALLOC_FL_KEEP_SIZE;
+        let call = move || {
+            // SAFETY: the caller holds the file open until the answer; fallocate touches no memory of ours.
+            if unsafe { libc::fallocate(descriptor, mode, from as i64, (to - from) as i64) } == 0 {
+                Ok(())
+            } else {
+                Err(io::Error::last_os_error())
+            }
+        };
+        match if self.blocking { call() } else { glommio::executor().spawn_blocking(call).await } {
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => super::write_zeros(self, from, to).await,
+            done => done,
+        }
+    }
 }
 
 impl File for GlommioFile {
@@ -353,20 +371,11 @@ impl File for GlommioFile {
 
     /// ext4, XFS and btrfs turn the range into unwritten blocks at once; where that is not known, zeros are written.
     async fn zero_range(&self, from: u64, to: u64) -> io::Result<()> {
-        let descriptor = self.descriptor();
-        let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
-        let call = move || {
-            // SAFETY: the caller holds the file open until the answer; fallocate touches no memory of ours.
-            if unsafe { libc::fallocate(descriptor, mode, from as i64, (to - from) as i64) } == 0 {
-                Ok(())
-            } else {
-                Err(io::Error::last_os_error())
-            }
-        };
-        match if self.blocking { call() } else { glommio::executor().spawn_blocking(call).await } {
-            Err(e) if e.kind() == io::ErrorKind::Unsupported => super::write_zeros(self, from, to).await,
-            done => done,
-        }
+        self.fallocate(libc::FALLOC_FL_ZERO_RANGE, from, to).await
+    }
+
+    async fn punch_hole(&self, from: u64, to: u64) -> io::Result<()> {
+        self.fallocate(libc::FALLOC_FL_PUNCH_HOLE, from, to).await
     }
 
     async fn len(&self) -> io::Result<u64> {

@@ -1,0 +1,66 @@
+//! In which order derived files become durable and the checkpoint says so. Used by the shards' upkeep, the clean stop, and the tests that
+//! crash in between. Source: store-format sheet 6, 13.
+//!
+//! 1. Each shard: [`sync_queues`]; the one with the index: `Index::prepare` (all but its headers).
+//! 2. The log is synced.
+//! 3. [`advance`]: the checkpoint's `index_ms` goes up, then the index's headers are written (Apache's broker drops index files that are
+//!    newer than it), then the checkpoint claims the last record that all shards and the log have.
+use crate::StoreError;
+use crate::checkpoint::{self, Checkpoint};
+use crate::consume_queue::ConsumeQueue;
+use crate::index::Index;
+use crate::io::Io;
+use crate::seeded::{Bug, bug};
+use std::path::Path;
+use uringmq_proto::types::PhyOffset;
+
+/// How far one shard's queues are synced: all entries of its queues up to and with the record at `last`. 0: it dispatched nothing yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Synced {
+    pub last: PhyOffset,
+    pub last_ms: i64,
+}
+
+/// Flushes and syncs queues of one store, whose root is `root`. What is appended meanwhile may be left out.
+pub async fn sync_queues<I: Io>(io: &I, root: &Path, queues: &[&ConsumeQueue<I>]) -> Result<(), StoreError> {
+    for queue in queues {
+        queue.flush().await?;
+    }
+    if bug(Bug::CheckpointBeforeQueueSync) {
+        return Ok(());
+    }
+    ConsumeQueue::sync_many(io, root, queues).await
+}
+
+/// Writes the checkpoint that `all` shards and the log, synced up to `durable`, allow; nothing when they allow none yet. `index`: with what
+/// `prepare` gave for it after the records of `all` were put.
+pub async fn advance<I: Io>(
+    io: &I,
+    root: &Path,
+    index: Option<(&Index<I>, i64)>,
+    all: &[Synced],
+    durable: PhyOffset,
+) -> Result<(), StoreError> {
+    let mut now = checkpoint::read(io, root).await?;
+    if let Some((index, index_ms)) = index {
+        if index_ms > now.index_ms {
+            now.index_ms = index_ms;
+            checkpoint::write(io, root, &now).await?;
+        }
+        index.commit().await?;
+    }
+    let Some(least) = all.iter().min_by_key(|synced| synced.last) else { return Ok(()) };
+    if least.last >= durable || least.last == PhyOffset(0) {
+        return Ok(());
+    }
+    let next = Checkpoint {
+        physic_ms: least.last_ms.max(now.physic_ms),
+        logics_ms: least.last_ms,
+        logics_phy: least.last,
+        ..now
+    };
+    if next != now {
+        checkpoint::write(io, root, &next).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Opens what a crash left, with the store's own recovery, and compares all of it with the model. Every fault is a panic that says which.
+use crate::machine::{Machine, queue_dir, table_path};
+use crate::model::Model;
+use crate::plan::Plan;
+use std::collections::BTreeMap;
+use std::path::Path;
+use uringmq_proto::record::{self, Found};
+use uringmq_proto::types::{PhyOffset, QueueOffset};
+use uringmq_store::checkpoint;
+use uringmq_store::io::sim::SimIo;
+use uringmq_store::json_table;
+use uringmq_store::log_reader::LogReader;
+use uringmq_store::open::RepairReport;
+
+/// Of the first `sure` records of the model none may be missing. Returns the opened store and how many there are (those that
+/// retention removed included).
+pub async fn judge(io: SimIo, plan: &Plan, model: &Model, sure: usize, what: &str) -> (Machine, usize) {
+    let opened = Machine::open(io.clone(), &plan.config).await;
+    let machine = opened.unwrap_or_else(|e| panic!("{what}: does not open: {e}"));
+    let told = Told(&machine.opened.report, machine.opened.min.0, machine.opened.end.0);
+    assert!(machine.opened.report.damaged.is_empty(), "{what}: damage");
+    let count = judge_log(&machine, model, sure, what);
+    judge_queues(&machine, model, count, what).await;
+    judge_index(&machine, model, count, what).await;
+    judge_tables(&io, model, what).await;
+    let claimed = checkpoint::read(&io, &plan.config.root).await.expect("readable").logics_phy;
+    assert!(claimed < machine.opened.end || claimed.0 == 0, "{what}: the checkpoint names {claimed}, behind the end");
+    drop(told);
+    (machine, count)
+}
+
+/// Says what recovery did, should the judge find a fault.
+struct Told<'a>(&'a RepairReport, u64, u64);
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && std::thread::current().name() != Some(crate::seeded_bugs::THREAD) {
+            eprintln!("log {}..{}, {:?}", self.1, self.2, self.0);
+        }
+    }
+}
+
+/// The segments by their start, as any reader finds them in the directory.
+fn segments(io: &SimIo, dir: &Path, segment_bytes: u64, what: &str) -> BTreeMap<u64, Vec<u8>> {
+    let files = io.paths().into_iter().filter(|p| p.parent() == Some(dir));
+    let named = files.filter_map(|path| {
+        let start = path.file_name()?.to_str()?.parse::<u64>().ok()?;
+        let bytes = io.contents(&path).expect("a file");
+        assert_eq!(bytes.len() as u64, segment_bytes, "{what}: segment {start} has another length");
+        Some((start, bytes))
+    });
+    named.collect()
+}
+
+/// Walks the files as Apache's recovery would: the records are those of the model, in its order, and nothing follows them.
+fn judge_log(machine: &Machine, model: &Model, sure: usize, what: &str) -> usize {
+    let (min, end) = (machine.opened.min.0, machine.opened.end.0);
+    assert!(min <= model.floor, "{what}: the log begins at {min}, nothing above {} was removed", model.floor);
+    let first = model.log.partition_point(|sent| sent.phy < min);
+    let bytes = machine.config.segment_bytes;
+    let files = segments(&machine.io, &machine.config.commit_log_dir, bytes, what);
+    let mut at = min;
+    let mut count = first;
+    'walk: while let Some(file) = files.get(&(at - at % bytes)) {
+        let mut inside = (at % bytes) as usize;
+        while inside < file.len() {
+            match record::parse(&file[inside..], true) {
+                Ok(Found::Blank { bytes: rest }) => {
+                    assert_eq!(inside + rest, file.len(), "{what}: a blank of another length at {at}");
+                    inside += rest;
+                }
+                Ok(Found::Record(found)) if found.phy_offset as u64 == at => {
+                    let sent = model.log.get(count);
+                    let same = sent.is_some_and(|s| s.phy == at && s.bytes == file[inside..inside + found.bytes]);
+                    assert!(same, "{what}: the record at {at} was never sent: {found:?}, should be {sent:?}");
+                    inside += found.bytes;
+                    count += 1;
+                }
+                _ => {
+                    let zeros = file[inside..].iter().all(|b| *b == 0);
+                    assert!(zeros, "{what}: bytes behind the end at {at} could become a record");
+                    break 'walk;
+                }
+            }
+            at = at - at % bytes + inside as u64;
+        }
+    }
+    assert_eq!(at, end, "{what}: recovery says the log ends at {end}");
+    assert!(count >= sure, "{what}: {count} records of {sure} acknowledged ones, the log ends at {end}");
+    for (start, file) in files.range(at.next_multiple_of(bytes).max(at + 1)..) {
+        assert!(file.iter().all(|b| *b == 0), "{what}: segment {start} behind the end {end} is not zeros");
+    }
+    count
+}
+
+async fn judge_queues(machine: &Machine, model: &Model, count: usize, what: &str) {
+    let min = machine.opened.min;
+    let expected = model.queues(count);
+    for (id, queue) in &machine.queues {
+        let known = expected.get(id).map_or(0, Vec::len);
+        assert_eq!(queue.max().0 as usize, known, "{what}: next offset of {id:?}");
+    }
+    let reader = LogReader::new(machine.io.clone(), &machine.config);
+    let bodies: BTreeMap<u64, &[u8]> = model.log[..count].iter().map(|s| (s.phy, &s.bytes[..])).collect();
+    for (id, entries) in &expected {
+        let Some(queue) = machine.queues.get(id) else {
+            panic!("{what}: {id:?} with {} entries is gone", entries.len())
+        };
+        let gone = entries.partition_point(|e| e.phy < min);
+        assert_eq!(queue.min().0 as usize, gone, "{what}: first offset of {id:?}, the log begins at {min}");
+        let mut at = gone;
+        while at < entries.len() {
+            let mut found = Vec::new();
+            let read = queue.read(QueueOffset(at as u64), 16, &mut found).await;
+            read.unwrap_or_else(|e| panic!("{what}: {id:?} at {at}: {e}"));
+            assert!(!found.is_empty(), "{what}: {id:?} at {at}: nothing");
+            for entry in found {
+                assert_eq!(entry, entries[at], "{what}: entry {at} of {id:?} in {}", queue_dir(id).display());
+                let mut bytes = Vec::new();
+                let read = reader.read_record(entry.phy, entry.bytes, machine.log.written(), &mut bytes).await;
+                read.unwrap_or_else(|e| panic!("{what}: {id:?} at {at}: {e}"));
+                assert_eq!(bytes, bodies[&entry.phy.0], "{what}: record {at} of {id:?}");
+                at += 1;
+            }
+        }
+    }
+}
+
+/// Each record is found by its key, once.
+async fn judge_index(machine: &Machine, model: &Model, count: usize, what: &str) {
+    if !machine.config.index_enabled {
+        return;
+    }
+    for sent in model.log[..count].iter().filter(|s| s.phy >= machine.opened.min.0) {
+        let hash = record::index_hash(&sent.topic, &sent.key);
+        let found = machine.index.query(hash, 64, 0, i64::MAX).await;
+        let found = found.unwrap_or_else(|e| panic!("{what}: key {}: {e}", sent.key));
+        let times = found.iter().filter(|phy| phy.0 == sent.phy).count();
+        assert_eq!(times, 1, "{what}: key {} of the record at {} leads to {found:?}", sent.key, sent.phy);
+        let behind = found.iter().find(|phy| **phy >= machine.opened.end);
+        assert_eq!(behind, None::<&PhyOffset>, "{what}: key {} leads behind the end", sent.key);
+    }
+}
+
+/// The last save that succeeded, or one that was tried after it.
+async fn judge_tables(io: &SimIo, model: &Model, what: &str) {
+    for (n, table) in model.tables.iter().enumerate() {
+        let parse = |text: &[u8]| {
+            let parsed = serde_json::from_slice::<serde_json::Value>(text).map_err(|e| e.to_string())?;
+            parsed["version"].as_u64().ok_or_else(|| "no version".to_owned())
+        };
+        let loaded = json_table::load(io, &table_path(n), parse).await;
+        let version = loaded.unwrap_or_else(|e| panic!("{what}: {e}")).unwrap_or(0);
+        let right = table.saved..=table.tried;
+        assert!(right.contains(&version), "{what}: table {n} has version {version}, of {right:?}");
+    }
+}

@@ -1,0 +1,386 @@
+//! The store under way, driven as the broker drives it: one appender with its keeper, shards whose cursors read the log and feed their queues
+//! (shard 0 the index too), checkpoints, tables, retention, clean stop. All of the store's own code.
+use crate::model::{Model, QueueId, Sent, TABLES};
+use crate::plan::{DELAY_LEVELS_MS, HALF_TOPIC, Plan, ROOT, Random, TOPICS};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use uringmq_proto::message::{java_hash, sys_flag};
+use uringmq_proto::names::SCHEDULE_TOPIC;
+use uringmq_proto::record::{self, Found, NewRecord};
+use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset, TopicId};
+use uringmq_store::commit_log::Appender;
+use uringmq_store::consume_queue::{Appended, ConsumeQueue, Entry};
+use uringmq_store::derived::{self, Synced};
+use uringmq_store::index::Index;
+use uringmq_store::io::sim::SimIo;
+use uringmq_store::log_reader::LogReader;
+use uringmq_store::open::{self, Opened};
+use uringmq_store::{StoreConfig, StoreError, checkpoint, dispatch, json_table, queue_ends};
+
+pub const SHARDS: usize = 2;
+const READ_BYTES: usize = 64 * 1024;
+
+pub struct Machine {
+    pub io: SimIo,
+    pub config: StoreConfig,
+    pub log: Appender<SimIo>,
+    reader: LogReader<SimIo>,
+    pub queues: BTreeMap<QueueId, ConsumeQueue<SimIo>>,
+    pub index: Index<SimIo>,
+    pub opened: Opened,
+    shards: [Cursor; SHARDS],
+    /// What the last batch, which was refused, was made from: the next one begins alike.
+    refused: Option<u64>,
+    /// Consumers and dispatch may read up to here.
+    readable: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Cursor {
+    at: u64,
+    last: (PhyOffset, i64),
+}
+
+pub fn key(id: &QueueId) -> QueueKey {
+    QueueKey { topic: TopicId(java_hash(&id.0, 0) as u32), queue: id.1 }
+}
+
+pub fn queue_dir(id: &QueueId) -> PathBuf {
+    Path::new(ROOT).join("consumequeue").join(&id.0).join(id.1.to_string())
+}
+
+pub fn table_path(n: usize) -> PathBuf {
+    Path::new(ROOT).join("config").join(["topics.json", "consumerOffset.json"][n])
+}
+
+fn owner(id: &QueueId) -> usize {
+    (java_hash(&id.0, 0) as u32 as usize + id.1 as usize) % SHARDS
+}
+
+/// A run of records to be sent to one place, encoded.
+struct Run {
+    id: QueueId,
+    numbered: bool,
+    bytes: Vec<u8>,
+    lens: Vec<u32>,
+    keys: Vec<String>,
+}
+
+impl Machine {
+    pub async fn open(io: SimIo, config: &StoreConfig) -> Result<Machine, StoreError> {
+        let opened = open::open(io.clone(), config, |_| {}).await?;
+        checkpoint::mark_running(&io, &config.root).await?;
+        let mut log = Appender::open(io.clone(), config, opened.min, opened.end).await?;
+        log.set_store_timestamp_min(opened.last_store_timestamp_ms);
+        let mut queues = BTreeMap::new();
+        for q in &opened.queues {
+            let id = (q.topic.clone(), q.queue);
+            log.set_next(key(&id), q.max);
+            let queue = ConsumeQueue::new(io.clone(), queue_dir(&id), config.queue_file_bytes, q.min, q.max);
+            queues.insert(id, queue);
+        }
+        let index = Index::open(io.clone(), config).await?;
+        let cursor = Cursor { at: opened.end.0, last: (PhyOffset(0), opened.last_store_timestamp_ms) };
+        let reader = LogReader::new(io.clone(), config);
+        reader.trim(opened.min);
+        let readable = opened.end.0;
+        let config = config.clone();
+        Ok(Machine {
+            io,
+            config,
+            log,
+            reader,
+            queues,
+            index,
+            opened,
+            shards: [cursor; SHARDS],
+            refused: None,
+            readable,
+        })
+    }
+
+    /// Places runs and writes them, with other work beside. Acknowledged in the model when it returns `Ok`; on an error the model says what
+    /// may be there.
+    pub async fn send(
+        &mut self,
+        plan: &Plan,
+        random: &mut Random,
+        model: &Rc<RefCell<Model>>,
+    ) -> Result<(), StoreError> {
+        self.io.advance_ms(random.pick(&[0, 1, 1500]));
+        let (shape_seed, alike) = (self.refused.unwrap_or(random.next()), self.refused.take().is_some());
+        let mut shape = Random::new(shape_seed);
+        let runs = 1 + shape.below(5);
+        let runs = if alike { 1 } else { runs };
+        for n in 0..runs {
+            let mut run = self.make_run(&mut shape, random, model, n);
+            if n > 0 && !self.log.fits(run.bytes.len()) {
+                break;
+            }
+            self.place(&mut run, model)?;
+        }
+        let wait = plan.sync_flush && !random.one_in(6);
+        let at_once = random.one_in(2);
+        let keeper = self.log.keeper();
+        let mut beside_random = Random::new(random.next());
+        let first = random.one_in(2);
+        let (log, queues, index) = (&mut self.log, &self.queues, &self.index);
+        let beside = async {
+            for _ in 0..beside_random.below(4) {
+                match beside_random.below(6) {
+                    0 => drop(keeper.sync().await),
+                    1 => {
+                        for queue in queues.values() {
+                            let _ = queue.flush().await;
+                        }
+                    }
+                    2 => drop(index.flush().await),
+                    _ => drop(keeper.step().await),
+                }
+            }
+        };
+        let write = log.write(wait && at_once);
+        let written = match first {
+            true => join(beside, write).await.1,
+            false => join(write, beside).await.0,
+        };
+        if let Err(e) = written {
+            if matches!(e, StoreError::NoSpace(_)) {
+                model.borrow_mut().refused();
+                self.refused = Some(shape_seed);
+            }
+            return Err(e);
+        }
+        model.borrow_mut().all_written();
+        if wait && !at_once {
+            self.log.keeper().sync().await?;
+        }
+        if wait {
+            model.borrow_mut().all_durable();
+        }
+        self.readable = self.log.written().0;
+        Ok(())
+    }
+
+    /// Where it goes and how long its records are is `shape`'s, their names are `random`'s.
+    fn make_run(&self, shape: &mut Random, random: &mut Random, model: &Rc<RefCell<Model>>, n: u64) -> Run {
+        let numbered = !shape.one_in(9);
+        let (topic, queues) = shape.pick(&TOPICS);
+        let topic = if numbered { topic } else { HALF_TOPIC };
+        let id = (topic.to_owned(), shape.below(queues as u64) as u32);
+        let most = self.config.segment_bytes as usize - 8;
+        let count = if shape.one_in(4) { 1 + shape.below(4) as usize } else { 1 };
+        let mut run = Run { id, numbered, bytes: Vec::new(), lens: Vec::new(), keys: Vec::new() };
+        let serial = model.borrow().log.len() as u64 * 100 + n * 10;
+        for i in 0..count {
+            let room = (most - run.bytes.len()) / (count - i);
+            let body = match shape.below(20) {
+                0 => room.saturating_sub(300), // as much as a segment takes
+                1..=3 => shape.below(4096) as usize,
+                4 => 0,
+                _ => shape.below(400) as usize,
+            };
+            let body = body.min(room.saturating_sub(300));
+            let name = format!("{:010}-{serial:08}-{i}", random.below(1 << 30));
+            self.encode(&mut run, &name, body, shape);
+        }
+        run
+    }
+
+    fn encode(&self, run: &mut Run, name: &str, body_bytes: usize, random: &mut Random) {
+        let mut body = name.as_bytes().to_vec();
+        body.resize(body_bytes, 0);
+        for (i, byte) in body.iter_mut().enumerate().skip(name.len()) {
+            *byte = if i % 700 < 100 { 0 } else { i as u8 }; // zeros too: they must not be taken for the end
+        }
+        let mut properties = format!("UNIQ_KEY\u{1}{name}\u{2}KEYS\u{1}{name} shared\u{2}");
+        if random.one_in(2) {
+            properties.push_str("TAGS\u{1}tag\u{2}");
+        }
+        if run.id.0 == SCHEDULE_TOPIC {
+            properties.push_str(random.pick(&["DELAY\u{1}1\u{2}", "DELAY\u{1}2\u{2}"]));
+        }
+        let host = if random.one_in(4) { "[::1]:9" } else { "127.0.0.1:9" };
+        let new = NewRecord {
+            topic: &run.id.0,
+            queue_id: run.id.1,
+            flag: 0,
+            sys_flag: if run.numbered { 0 } else { sys_flag::TRANSACTION_PREPARED },
+            born_timestamp_ms: 1,
+            born_host: host.parse().expect("an address"),
+            store_host: "127.0.0.1:2".parse().expect("an address"),
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body: &body,
+            properties: &properties,
+            more_properties: "",
+        };
+        run.lens.push(record::encode(&mut run.bytes, &new).expect("within all limits") as u32);
+        run.keys.push(name.to_owned());
+    }
+
+    fn place(&mut self, run: &mut Run, model: &Rc<RefCell<Model>>) -> Result<(), StoreError> {
+        let next = self.log.next(key(&run.id));
+        let placed = self.log.place(key(&run.id), run.numbered, &mut run.bytes, &run.lens)?;
+        let mut model = model.borrow_mut();
+        if run.numbered {
+            let known = model.log.iter().rev().find_map(|s| s.at.as_ref().filter(|(id, _)| *id == run.id));
+            let known = known.map_or(0, |(_, at)| at + 1);
+            assert_eq!((placed.queue_offset, next), (QueueOffset(known), QueueOffset(known)), "offset of {:?}", run.id);
+        }
+        let (mut at, mut phy) = (0, placed.phy.0);
+        for (n, len) in run.lens.iter().enumerate() {
+            let bytes = run.bytes[at..at + *len as usize].to_vec();
+            let Ok(Found::Record(parsed)) = record::parse(&bytes, true) else { panic!("encoded just now") };
+            let d = dispatch::of_record(&parsed, PhyOffset(phy), &DELAY_LEVELS_MS);
+            let (tags_code, place) =
+                (d.tags_code, run.numbered.then(|| (run.id.clone(), placed.queue_offset.0 + n as u64)));
+            let (key, topic) = (run.keys[n].clone(), run.id.0.clone());
+            model.log.push(Rc::new(Sent { phy, bytes, at: place, tags_code, key, topic }));
+            at += *len as usize;
+            phy += *len as u64;
+        }
+        Ok(())
+    }
+
+    /// One shard's cursor reads up to `bytes` further.
+    pub async fn dispatch(&mut self, shard: usize) -> Result<(), StoreError> {
+        let cursor = self.shards[shard];
+        if cursor.at >= self.readable {
+            return Ok(());
+        }
+        let limit = PhyOffset(self.readable);
+        let bytes = self.reader.read_range(PhyOffset(cursor.at), READ_BYTES, limit).await?;
+        let (queues, index, config, io) = (&mut self.queues, &self.index, &self.config, &self.io);
+        let mut last = cursor.last;
+        let to = dispatch::walk(&bytes, PhyOffset(cursor.at), &config.delay_levels_ms, true, |d| {
+            last = (d.phy, d.store_timestamp_ms);
+            if shard == 0 {
+                record::index_key_hashes(d.topic, d.properties, d.sys_flag, |hash| {
+                    index.put(hash, d.phy, d.store_timestamp_ms);
+                });
+            }
+            let id = (d.topic.to_owned(), d.queue);
+            if !d.queued || owner(&id) != shard {
+                return;
+            }
+            let queue = queues.entry(id).or_insert_with_key(|id| {
+                let zero = QueueOffset(0);
+                ConsumeQueue::new(io.clone(), queue_dir(id), config.queue_file_bytes, zero, zero)
+            });
+            let entry = Entry { phy: d.phy, bytes: d.bytes, tags_code: d.tags_code };
+            assert_eq!(queue.append(QueueOffset(d.queue_offset), entry), Appended::Done);
+        })?;
+        assert!(to.0 > cursor.at, "no whole record in {} bytes at {}", bytes.len(), cursor.at);
+        self.shards[shard] = Cursor { at: to.0.min(self.readable), last };
+        Ok(())
+    }
+
+    pub async fn settle(&mut self) -> Result<(), StoreError> {
+        for shard in 0..SHARDS {
+            while self.shards[shard].at < self.readable {
+                self.dispatch(shard).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub async fn flush(&mut self, shard: usize) -> Result<(), StoreError> {
+        for (_, queue) in self.queues.iter().filter(|(id, _)| owner(id) == shard) {
+            queue.flush().await?;
+            if self.shards[shard].at.is_multiple_of(3) {
+                queue.shrink();
+                queue.close_idle();
+            }
+        }
+        if shard == 0 { self.index.flush().await } else { Ok(()) }
+    }
+
+    pub async fn checkpoint(&mut self) -> Result<(), StoreError> {
+        let mut all = Vec::new();
+        let mut index_ms = None;
+        for (n, shard) in self.shards.iter().enumerate() {
+            let (last, last_ms) = shard.last;
+            let queues: Vec<_> = self.queues.iter().filter(|(id, _)| owner(id) == n).map(|(_, q)| q).collect();
+            derived::sync_queues(&self.io, &self.config.root, &queues).await?;
+            if n == 0 && self.config.index_enabled {
+                index_ms = Some(self.index.prepare().await?);
+            }
+            all.push(Synced { last, last_ms });
+        }
+        let durable = self.log.keeper().sync().await?;
+        let index = index_ms.map(|ms| (&self.index, ms));
+        derived::advance(&self.io, &self.config.root, index, &all, durable).await
+    }
+
+    pub async fn save_table(&mut self, n: usize, model: &Rc<RefCell<Model>>) -> Result<(), StoreError> {
+        let version = {
+            let table = &mut model.borrow_mut().tables[n];
+            table.tried += 1;
+            table.tried
+        };
+        let filler = "x".repeat((version % 7) as usize * 300);
+        let text = format!("{{\"version\":{version},\"filler\":\"{filler}\"}}");
+        json_table::save(&self.io, &table_path(n), text.as_bytes()).await?;
+        model.borrow_mut().tables[n].saved = version;
+        Ok(())
+    }
+
+    /// As retention does when the disk is full: the oldest segment goes, then what leads into it.
+    pub async fn retain(&mut self, model: &Rc<RefCell<Model>>) -> Result<(), StoreError> {
+        let keeper = self.log.keeper();
+        let Some((oldest, _)) = keeper.closed_segments().await?.first().copied() else { return Ok(()) };
+        let synced = checkpoint::read(&self.io, &self.config.root).await?.logics_phy;
+        let before = model.borrow().floor;
+        model.borrow_mut().floor = before.max(oldest.0 + self.config.segment_bytes);
+        let min = keeper.remove_oldest(synced).await?;
+        if min <= oldest {
+            model.borrow_mut().floor = before;
+        }
+        self.reader.trim(min);
+        for queue in self.queues.values() {
+            queue.trim(min).await?;
+        }
+        self.index.trim(min).await
+    }
+
+    /// The clean stop.
+    pub async fn stop(mut self, model: &Rc<RefCell<Model>>) -> Result<(), StoreError> {
+        self.settle().await?;
+        self.checkpoint().await?;
+        for n in 0..TABLES {
+            self.save_table(n, model).await?;
+        }
+        let checkpoint = checkpoint::read(&self.io, &self.config.root).await?;
+        let ends = self.queues.iter().map(|((topic, queue), q)| (topic.as_str(), *queue, q.max()));
+        queue_ends::write(&self.io, &self.config.root, &checkpoint, ends).await?;
+        model.borrow_mut().all_durable();
+        checkpoint::mark_clean(&self.io, &self.config.root).await
+    }
+}
+
+/// Both, by turns.
+pub async fn join<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    let (mut a_done, mut b_done) = (None, None);
+    poll_fn(|cx| {
+        if a_done.is_none()
+            && let Poll::Ready(out) = a.as_mut().poll(cx)
+        {
+            a_done = Some(out);
+        }
+        if b_done.is_none()
+            && let Poll::Ready(out) = b.as_mut().poll(cx)
+        {
+            b_done = Some(out);
+        }
+        if a_done.is_some() && b_done.is_some() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    (a_done.expect("polled to its end"), b_done.expect("polled to its end"))
+}

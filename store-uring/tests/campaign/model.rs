@@ -1,0 +1,78 @@
+//! What was sent, and how far it was acknowledged: the judge's side of the truth. Knows no disk.
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use uringmq_store::consume_queue::Entry;
+
+pub const TABLES: usize = 2;
+
+/// Topic and queue.
+pub type QueueId = (String, u32);
+
+/// A record as it was placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    pub phy: u64,
+    pub bytes: Vec<u8>,
+    /// Missing for a record that has no place in a queue.
+    pub at: Option<(QueueId, u64)>,
+    pub tags_code: i64,
+    pub key: String,
+    pub topic: String,
+}
+
+impl Sent {
+    pub fn entry(&self) -> Entry {
+        use uringmq_proto::types::PhyOffset;
+        Entry { phy: PhyOffset(self.phy), bytes: self.bytes.len() as u32, tags_code: self.tags_code }
+    }
+}
+
+/// A small table saved in versions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Table {
+    /// The last save that succeeded, and the last that was tried; 0: none.
+    pub saved: u64,
+    pub tried: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    /// In the order of the log; the last ones may be under way. What was refused is not in it.
+    pub log: Vec<Rc<Sent>>,
+    /// How many of them were acknowledged as written (they survive a kill) and as durable (they survive a power cut).
+    pub written: usize,
+    pub durable: usize,
+    /// Retention was asked to remove what is below.
+    pub floor: u64,
+    pub tables: [Table; TABLES],
+}
+
+impl Model {
+    /// A start found this many records, of which none will be lost again.
+    pub fn found(&mut self, count: usize) {
+        self.log.truncate(count);
+        (self.written, self.durable) = (count, count);
+    }
+    pub fn all_written(&mut self) {
+        self.written = self.log.len();
+    }
+    pub fn all_durable(&mut self) {
+        self.durable = self.written;
+    }
+    /// The batch under way was refused.
+    pub fn refused(&mut self) {
+        self.log.truncate(self.written);
+    }
+    /// Next offsets and entries by queue, of the first `count` records.
+    pub fn queues(&self, count: usize) -> BTreeMap<QueueId, Vec<Entry>> {
+        let mut queues: BTreeMap<QueueId, Vec<Entry>> = BTreeMap::new();
+        for sent in &self.log[..count] {
+            if let Some((id, at)) = &sent.at {
+                let entries = queues.entry(id.clone()).or_default();
+                assert_eq!(entries.len() as u64, *at, "{id:?}: placed with a gap or twice");
+                entries.push(sent.entry());
+            }
+        }
+        queues
+    }
+}
