@@ -41,6 +41,7 @@ pub enum Bug {
 }
 
 impl Bug {
+    #[cfg(feature = "seeded-bugs")]
     pub const ALL: [Bug; 17] = [
         Bug::AckBeforeSync,
         Bug::RollSyncsNewSegmentOnly,
