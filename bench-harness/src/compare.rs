@@ -29,10 +29,13 @@ use table::Measured;
 
 const QUEUES: u32 = 8;
 const STOP_MAX: Duration = Duration::from_secs(120);
-const START_MAX: Duration = Duration::from_secs(180);
+const START_MAX: Duration = Duration::from_secs(600); // Apache with 20,000 queues
 /// The first seconds after a start.
 const FIRST_SECS: f64 = 8.0;
 const IDLE_CONNECTIONS: usize = 5000;
+/// Topics and queues of each for the starts with many queues.
+const MANY_TOPICS: u32 = 20;
+const MANY_QUEUES: u32 = 1000;
 
 #[derive(Args, Debug, Clone)]
 pub(crate) struct CompareArgs {
@@ -40,7 +43,7 @@ pub(crate) struct CompareArgs {
     #[arg(long)]
     rmqload: PathBuf,
     /// Directory with the jars of Apache's broker and their dependencies
-    #[arg(long, required_unless_present = "apache_cache")]
+    #[arg(long)]
     apache_lib: Option<PathBuf>,
     /// Directory to fetch them into by Maven, unless they are there already
     #[arg(long, conflicts_with = "apache_lib")]
@@ -69,12 +72,15 @@ pub(crate) struct CompareArgs {
     /// Which loads, with commas: short, all, or names as in the list that a wrong name brings up
     #[arg(long, default_value = "short", value_parser = loads::chosen)]
     loads: std::vec::Vec<&'static str>,
-    /// Leave out the server that stores nothing
-    #[arg(long)]
-    no_null: bool,
+    /// Who is measured, of apache, uringmq and null (which stores nothing)
+    #[arg(long, value_delimiter = ',', default_values = ["apache", "uringmq", "null"], value_parser = ["apache", "uringmq", "null"])]
+    sides: Vec<String>,
     /// Size of the store for the starts
     #[arg(long, default_value_t = 4.0)]
     store_gb: f64,
+    /// Size of the large store for the starts
+    #[arg(long, default_value_t = 20.0)]
+    large_gb: f64,
     /// Size of the backlog that is drained cold
     #[arg(long, default_value_t = 7.0)]
     cold_gb: f64,
@@ -106,9 +112,13 @@ struct Bench<'a> {
 }
 
 pub(crate) fn main(args: CompareArgs) -> Result<(), BenchError> {
-    let mut sides = vec![sides::apache(&args)?, sides::ours(&args)?];
-    if !args.no_null {
-        sides.push(sides::null(&args)?);
+    let mut sides = Vec::new();
+    for name in &args.sides {
+        sides.push(match name.as_str() {
+            "apache" => sides::apache(&args)?,
+            "uringmq" => sides::ours(&args)?,
+            _ => sides::null(&args)?,
+        });
     }
     let mut measured = Measured::default();
     for round in 1..=args.rounds {
@@ -118,7 +128,7 @@ pub(crate) fn main(args: CompareArgs) -> Result<(), BenchError> {
         }
     }
     for side in sides.iter().filter(|side| side.stores()) {
-        Bench { args: &args, side, measured: &mut measured }.starts()?;
+        Bench { args: &args, side, measured: &mut measured }.all_starts()?;
     }
     let names: Vec<&'static str> = sides.iter().map(Side::name).collect();
     match args.json {
@@ -284,17 +294,34 @@ impl Bench<'_> {
         stop(server, libc::SIGTERM)
     }
 
-    /// Fills a store and measures starts until the first answer: after clean stops, and after kill -9 under load.
-    fn starts(&mut self) -> Result<(), BenchError> {
-        if !self.wants("start") {
-            return Ok(());
+    fn all_starts(&mut self) -> Result<(), BenchError> {
+        let (small, large) = (self.args.store_gb, self.args.large_gb);
+        for (name, rows, gb) in [("start", loads::START, small), ("start-large", loads::START_LARGE, large)] {
+            if self.wants(name) {
+                eprintln!("starts with {gb} GB: {}", self.side.name());
+                self.starts(rows, |load| load.fill(gb))?;
+            }
         }
-        eprintln!("starts with {} GB: {}", self.args.store_gb, self.side.name());
-        let [clean, killed] = loads::START;
+        if self.wants("start-queues") {
+            eprintln!("starts with {} queues: {}", MANY_TOPICS * MANY_QUEUES, self.side.name());
+            self.starts(loads::START_QUEUES, |load| {
+                (0..MANY_TOPICS).try_for_each(|n| load.fill_queues(&format!("many-{n}"), MANY_QUEUES))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Fills a store and measures starts until the first answer: after clean stops, and after kill -9 under load.
+    fn starts(
+        &mut self,
+        rows: [Row; 2],
+        fill: impl FnOnce(&Load<'_>) -> Result<(), BenchError>,
+    ) -> Result<(), BenchError> {
+        let [clean, killed] = rows;
         let mut server = started(self.args, self.side, Flush::Async, true)?;
         let load = Load { args: self.args, topic: "filled", conns: 8 };
         load.create()?;
-        load.fill(self.args.store_gb)?;
+        fill(&load)?;
         for _ in 0..self.args.rounds {
             stop(server, libc::SIGTERM)?;
             server = started(self.args, self.side, Flush::Async, false)?;

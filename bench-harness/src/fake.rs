@@ -310,7 +310,7 @@ fn the_command_line_refuses_nonsense() {
         "send --secs -1",
         "pull --rounds 0",
         "kill",
-        "compare --rmqload x",
+        "compare --rmqload x --sides apache,other",
         "compare --rmqload x --apache-lib y --loads closed,clsoed",
         "null --size 0",
     ] {

@@ -205,11 +205,21 @@ pub(super) const FIRST: [Row; 2] = [
 pub(super) const IDLE_CONNECTION: Row = row("memory of an idle connection, of 5,000", Kilobytes, "<= 20 KB");
 pub(super) const MEMORY_IDLE: Row = row("resident memory, idle", Megabytes, "<= 60 MB");
 pub(super) const MEMORY: Row = row("most resident memory under load", Megabytes, "<= 350 MB");
+/// Clean and killed.
 pub(super) const START: [Row; 2] =
     [row("start after a clean stop", Seconds, "<= 0.3 s"), row("start after kill -9", Seconds, "< 1 s")];
+pub(super) const START_LARGE: [Row; 2] = [
+    row("start of the large store after a clean stop", Seconds, "as the small one"),
+    row("start of the large store after kill -9", Seconds, "as the small one"),
+];
+pub(super) const START_QUEUES: [Row; 2] = [
+    row("start with 20,000 queues after a clean stop", Seconds, "< 3 s"),
+    row("start with 20,000 queues after kill -9", Seconds, "< 3 s"),
+];
 
 /// What `--loads` may name.
-pub(super) const OTHERS: &[&str] = &["drain", "e2e", "cold", "first", "idle", "memory", "start"];
+pub(super) const OTHERS: &[&str] =
+    &["drain", "e2e", "cold", "first", "idle", "memory", "start", "start-large", "start-queues"];
 
 /// All rows in the order of the table.
 pub(super) fn rows() -> Vec<Row> {
@@ -220,6 +230,8 @@ pub(super) fn rows() -> Vec<Row> {
         .chain(FIRST)
         .chain([IDLE_CONNECTION, MEMORY_IDLE, MEMORY])
         .chain(START)
+        .chain(START_LARGE)
+        .chain(START_QUEUES)
         .collect()
 }
 

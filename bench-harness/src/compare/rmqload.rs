@@ -35,6 +35,10 @@ impl Outcome {
 
 impl Load<'_> {
     fn command(&self, secs: f64, subcommand: &str, more: &[&str]) -> Command {
+        self.command_on(self.topic, QUEUES, secs, subcommand, more)
+    }
+
+    fn command_on(&self, topic: &str, queues: u32, secs: f64, subcommand: &str, more: &[&str]) -> Command {
         let program = self.args.rmqload.as_os_str();
         let mut command = match &self.args.load_cpus {
             None => Command::new(program),
@@ -44,10 +48,10 @@ impl Load<'_> {
                 command
             }
         };
-        command.args(["--broker", &format!("127.0.0.1:{}", self.args.port), "--topic", self.topic]);
+        command.args(["--broker", &format!("127.0.0.1:{}", self.args.port), "--topic", topic]);
         command.args([
             "--queues",
-            &QUEUES.to_string(),
+            &queues.to_string(),
             "--conns",
             &self.conns.to_string(),
             "--secs",
@@ -57,11 +61,15 @@ impl Load<'_> {
         command
     }
 
-    /// Runs it, once more when it fails: it ends when a signal interrupts its waiting, as a machine that was suspended does.
     fn run(&self, secs: f64, subcommand: &str, more: &[&str]) -> Result<String, BenchError> {
+        self.run_twice(subcommand, || self.command(secs, subcommand, more))
+    }
+
+    /// Once more when it fails: it ends when a signal interrupts its waiting, as a machine that was suspended does.
+    fn run_twice(&self, subcommand: &str, command: impl Fn() -> Command) -> Result<String, BenchError> {
         let mut failure = String::new();
         for _ in 0..2 {
-            let output = self.command(secs, subcommand, more).output();
+            let output = command().output();
             let output = output.map_err(BenchError::io(format!("running {}", self.args.rmqload.display())))?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             if output.status.success() {
@@ -93,6 +101,18 @@ impl Load<'_> {
         let requests = (gb * 1e9 / (BATCH * RECORD_BYTES)).ceil().to_string();
         let more = ["--size", "1024", "--batch", "32", "--inflight", "4", "--warm", "0", "--count", &requests];
         outcome(&self.run(3600.0, "send", &more)?).map(drop)
+    }
+
+    /// A topic of many queues, each with a message in it.
+    pub(super) fn fill_queues(&self, topic: &str, queues: u32) -> Result<(), BenchError> {
+        let created = self.run_twice("create", || self.command_on(topic, queues, 1.0, "create", &[]))?;
+        if !created.contains("code=0") {
+            return Err(BenchError::Process(format!("rmqload create: {created}")));
+        }
+        // Connection n of 8 begins with queue n and goes on from there; so much reaches them all.
+        let count = (queues * 8).to_string();
+        let more = ["--size", "100", "--inflight", "32", "--warm", "0", "--count", &count];
+        outcome(&self.run_twice("send", || self.command_on(topic, queues, 600.0, "send", &more))?).map(drop)
     }
 
     /// Sends in the background; the caller ends it.

@@ -109,7 +109,10 @@ pub(super) fn apache(args: &CompareArgs) -> Result<Side, BenchError> {
     let lib = match (&args.apache_lib, &args.apache_cache) {
         (Some(lib), _) => lib.clone(),
         (None, Some(cache)) => fetched(cache, &args.apache_version)?,
-        (None, None) => unreachable!("clap asks for one of the two"),
+        (None, None) => {
+            let why = "Apache's side needs its jars: give --apache-lib or --apache-cache, or leave it out of --sides";
+            return Err(BenchError::Process(why.to_owned()));
+        }
     };
     let lib = lib.canonicalize().map_err(BenchError::io(format!("finding {}", lib.display())))?;
     let heap = &args.heap;

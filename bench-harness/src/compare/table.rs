@@ -47,38 +47,46 @@ impl Measured {
     }
 }
 
-/// The table: Apache, ours, their ratio, the server that stores nothing, and what is wanted.
+/// The table: a column a side, the ratio of ours to Apache's, and what is wanted of ours.
 pub(super) fn markdown(args: &CompareArgs, measured: &Measured, sides: &[&'static str]) -> String {
-    let (apache, ours) = (sides[0], sides[1]);
-    let null = sides.get(2);
-    let mut out = format!(
-        "| load | Apache {} | UringMQ | ratio |{} wanted |\n",
-        args.apache_version,
-        null.map_or("", |_| " null server |")
-    );
-    out += &format!("| --- | --- | --- | --- |{} --- |\n", null.map_or("", |_| " --- |"));
+    let title = |side: &&str| match *side {
+        "apache" => format!("Apache {}", args.apache_version),
+        "uringmq" => "UringMQ".to_owned(),
+        other => format!("{other} server"),
+    };
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let head = std::iter::once("load".to_owned()).chain(sides.iter().map(title));
+    let head: Vec<String> = head.chain(["ratio".to_owned(), "wanted".to_owned()]).collect();
+    let mut out = line(head.clone()) + &line(vec!["---".to_owned(); head.len()]);
     for row in loads::rows() {
-        let (Some(theirs), Some(mine)) = (measured.rounds(row, apache), measured.rounds(row, ours)) else { continue };
-        let cell = |values: &[f64]| {
-            let (low, high) = (number(values[0]), number(values[values.len() - 1]));
-            format!("{} {} ({low} - {high})", number(median(values)), row.figure.unit())
+        let rounds: Vec<Option<Vec<f64>>> = sides.iter().map(|side| measured.rounds(row, side)).collect();
+        if rounds.iter().all(Option::is_none) {
+            continue;
+        }
+        let of = |name| measured.rounds(row, name).map(|rounds| median(&rounds));
+        let ratio = match (of("apache"), of("uringmq")) {
+            (Some(theirs), Some(mine)) => ratio(row.figure, theirs, mine),
+            _ => "-".to_owned(),
         };
-        let floor = null.map_or(String::new(), |side| {
-            let floor = measured.rounds(row, side);
-            format!(
-                " {} |",
-                floor.map_or("-".to_owned(), |values| format!("{} {}", number(median(&values)), row.figure.unit()))
-            )
-        });
-        let ratio = ratio(row.figure, median(&theirs), median(&mine));
-        let (name, told, wanted) = (row.load, row.figure.told(), row.wanted);
-        out += &format!("| {name}{told} | {} | {} | {ratio} |{floor} {wanted} |\n", cell(&theirs), cell(&mine));
+        let mut cells = vec![format!("{}{}", row.load, row.figure.told())];
+        cells.extend(rounds.iter().map(|rounds| rounds.as_ref().map_or("-".to_owned(), |r| cell(row.figure, r))));
+        cells.extend([ratio, row.wanted.to_owned()]);
+        out += &line(cells);
     }
     out += &format!(
         "\n1 KiB messages and {QUEUES} queues unless said, {} s a load, median of {} rounds that alternate (smallest - largest).\n",
         args.secs, args.rounds
     );
     out
+}
+
+/// Median and spread of sorted values.
+fn cell(figure: Figure, values: &[f64]) -> String {
+    let (middle, unit) = (number(median(values)), figure.unit());
+    match values {
+        [_] => format!("{middle} {unit}"),
+        _ => format!("{middle} {unit} ({} - {})", number(values[0]), number(values[values.len() - 1])),
+    }
 }
 
 fn ratio(figure: Figure, theirs: f64, mine: f64) -> String {
