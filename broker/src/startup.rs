@@ -34,8 +34,9 @@ use uringmq_store::queue_ends;
 use uringmq_store::{StoreConfig, StoreError};
 
 const RING_DEPTH: usize = 512;
-/// A stop that takes longer is cut off: the store never depends on a clean one.
-const STOP_MAX: Duration = Duration::from_secs(20);
+/// A stop that takes longer is cut off: the store never depends on a clean one. Tens of thousands of new queues take tens of seconds to
+/// be made on a slow disk.
+const STOP_MAX: Duration = Duration::from_secs(60);
 
 /// A server to run beside the broker on shard 0 (standalone: the NameServer). Resolves once it serves; it stops with the gate.
 pub type Beside = Box<dyn FnOnce(Rc<Gate>) -> Pin<Box<dyn Future<Output = Result<(), String>>>> + Send>;
