@@ -116,7 +116,8 @@ campaign() { cargo test -p uringmq-store --features seeded-bugs --test campaign 
 
 interop() { bench-harness/interop/run --target ours "$@"; }
 
-# kill_loop FLUSH_DISK_TYPE ROUNDS: kill -9 under load and restart, over and over on one store; everything acknowledged must be there.
+# kill_loop FLUSH_DISK_TYPE ROUNDS [chaos]: kill -9 under load and restart, over and over on one store; everything acknowledged must be
+# there. With chaos, the log is damaged behind the last acknowledged record before each restart.
 kill_loop() (
   HERE=$PWD/bench-harness/interop REPO=$PWD TARGET=ours SHARDS=2 FLUSH=$1
   . "$HERE/target.sh"
@@ -126,7 +127,10 @@ kill_loop() (
   read -r namesrv_port broker_port <<<"$(free_ports)"
   write_conf "$dir/broker.conf" "$dir/store" "$namesrv_port" "$broker_port"
   echo flushConsumerOffsetInterval=100 >>"$dir/broker.conf" # two saves before most kills, for what they saved is judged
-  if timeout 900 "$bin" bench kill --start "$bin standalone -c $dir/broker.conf" --broker "127.0.0.1:$broker_port" --rounds "$2"; then
+  what=(kill)
+  if [ "${3:-}" = chaos ]; then what=(chaos --store "$dir/store" --min-ms 100 --max-ms 800); fi
+  if timeout 900 "$bin" bench "${what[@]}" --start "$bin standalone -c $dir/broker.conf" --broker "127.0.0.1:$broker_port" --rounds "$2" \
+    && "$bin" store check "$dir/store"; then
     rm -rf "$dir"
     echo "1 passed, 0 failed"
   else
@@ -158,6 +162,8 @@ run_stage() {
     kill-sync) stage kill-sync kill_loop SYNC_FLUSH 4 ;;
     kill-20) stage kill-20 kill_loop ASYNC_FLUSH 20 ;;
     kill-sync-20) stage kill-sync-20 kill_loop SYNC_FLUSH 20 ;;
+    chaos) stage chaos kill_loop ASYNC_FLUSH 8 chaos ;;
+    chaos-200) stage chaos-200 kill_loop ASYNC_FLUSH 200 chaos ;;
     big) stage big interop --shards 2 --only big --big 1000000 ;;
     *)
       echo "unknown stage '$1'; stages: ${CI_STAGES[*]} ${LONG_STAGES[*]}"
@@ -167,8 +173,8 @@ run_stage() {
   esac
 }
 
-CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync interop interop-1 interop-3)
-LONG_STAGES=(campaign-30 kill-20 kill-sync-20 big)
+CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos interop interop-1 interop-3)
+LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 big)
 
 case ${1:-} in
   '') STAGES=("${CI_STAGES[@]}") ;;

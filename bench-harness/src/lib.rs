@@ -40,6 +40,7 @@ Examples:
   uringmq bench pull --conns 8                             drains the topic, checking every record
   uringmq bench e2e --rate 1000                            from the send to the arrival at a long-polling consumer
   uringmq bench kill --start 'uringmq broker -c b.conf'    kill -9 under load; everything acknowledged must be there
+  uringmq bench chaos --start 'uringmq broker -c b.conf' --store DIR --kills 200   and the log's tail is torn each time
   uringmq bench null --listen 127.0.0.1:10911              stores nothing: what the generator itself can do
   uringmq bench compare --apache-lib lib --rmqload rmqload the table of both brokers on this machine
   uringmq bench compare ... --loads all --html report.html every load, with plots";
@@ -54,6 +55,8 @@ enum What {
     E2e(e2e::E2eArgs),
     /// Kill a broker under load, restart it, and look for every acknowledged message
     Kill(kill::KillArgs),
+    /// The same, with the log damaged behind the last acknowledged record before each restart
+    Chaos(kill::ChaosArgs),
     /// A server that answers at once and stores nothing: the generator's and the machine's own figures
     Null(null::NullArgs),
     /// Apache's broker and ours in turn on this machine, as a Markdown table
@@ -123,6 +126,7 @@ pub fn main(args: BenchArgs) -> i32 {
         What::Pull(args) => pull::main(args),
         What::E2e(args) => e2e::main(args),
         What::Kill(args) => kill::main(args),
+        What::Chaos(args) => kill::chaos(args),
         What::Null(args) => null::main(args),
         What::Compare(args) => compare::main(args),
     };

@@ -4,7 +4,7 @@ use crate::io::{ALIGN, Access, File, Io, Open};
 use crate::{StoreConfig, StoreError};
 use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -33,9 +33,15 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// Lists them. An empty last file is removed; names that are none are noted; after a missing file the log starts anew.
+    /// Lists them. An empty last file is removed; names that are none are noted; after a missing file the log starts anew. After an
+    /// unclean stop, a file that lost its end is filled up, when nothing is stored behind it.
     /// Error: `Refused` for a file of another length.
-    pub async fn list<I: Io>(io: &I, config: &StoreConfig, notes: &mut Vec<String>) -> Result<Self, StoreError> {
+    pub async fn list<I: Io>(
+        io: &I,
+        config: &StoreConfig,
+        clean: bool,
+        notes: &mut Vec<String>,
+    ) -> Result<Self, StoreError> {
         let dir = &config.commit_log_dir;
         let failed = |op, path: PathBuf| move |source| StoreError::File { op, path, source };
         let names = io.list(dir).await.map_err(failed("list", dir.clone()))?;
@@ -54,6 +60,9 @@ impl Segments {
             io.sync_dir(dir).await.map_err(failed("sync", dir.clone()))?;
             notes.push(format!("{}: empty, removed", path.display()));
             files.pop();
+        }
+        if !clean {
+            fill_up(io, config.segment_bytes, &mut files, notes).await?;
         }
         let mut starts: Vec<u64> = Vec::new();
         for (start, path, bytes) in files {
@@ -103,6 +112,46 @@ impl Segments {
         }
         Ok(())
     }
+}
+
+/// A segment is made at its full length and synced before a record enters it; one that is shorter lost its end. It is told from a file
+/// of another configuration by the others, which are long enough, or by a length that none can have.
+async fn fill_up<I: Io>(
+    io: &I,
+    segment_bytes: u64,
+    files: &mut [(u64, PathBuf, u64)],
+    notes: &mut Vec<String>,
+) -> Result<(), StoreError> {
+    let others = files.iter().any(|(_, _, bytes)| *bytes == segment_bytes);
+    for at in 0..files.len() {
+        let (start, path, bytes) = files[at].clone();
+        let short = bytes < segment_bytes && start % segment_bytes == 0;
+        if !short || !(others || bytes % ALIGN as u64 != 0) {
+            continue;
+        }
+        for (_, later, _) in &files[at + 1..] {
+            if !begins_with_zeros(io, later).await? {
+                return Ok(());
+            }
+        }
+        let failed = |op| {
+            let path = path.clone();
+            move |source| StoreError::File { op, path, source }
+        };
+        let file = io.open(&path, Open { access: Access::Write, direct: true }).await.map_err(failed("open"))?;
+        file.allocate(segment_bytes).await.map_err(failed("allocate"))?;
+        file.datasync().await.map_err(failed("sync"))?;
+        notes.push(format!("{}: cut off at {bytes} bytes, filled up with zeros", path.display()));
+        files[at].2 = segment_bytes;
+    }
+    Ok(())
+}
+
+async fn begins_with_zeros<I: Io>(io: &I, path: &Path) -> Result<bool, StoreError> {
+    let failed = |op| move |source| StoreError::File { op, path: path.to_owned(), source };
+    let file = io.open(path, Open { access: Access::Read, direct: true }).await.map_err(failed("open"))?;
+    let head = file.read_at(0, ALIGN).await.map_err(failed("read"))?;
+    Ok(head.as_ref().iter().all(|b| *b == 0))
 }
 
 /// What stands at the cursor.
@@ -323,7 +372,6 @@ fn find_magic(bytes: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
     use crate::io::sim::{Faults, SimIo, block_on};
-    use std::path::Path;
     use uringmq_proto::record::{MAGIC_BLANK, NewRecord};
 
     const SEGMENT_BYTES: usize = 5 << 18;
@@ -390,7 +438,7 @@ mod tests {
         (io, starts, at)
     }
     fn segments(io: &SimIo) -> Segments {
-        block_on(Segments::list(io, &config(), &mut Vec::new())).unwrap()
+        block_on(Segments::list(io, &config(), true, &mut Vec::new())).unwrap()
     }
     /// What is found from `at` on, stepping over damage.
     fn walk(io: &SimIo, at: usize) -> (Vec<usize>, Vec<usize>, usize) {
@@ -443,6 +491,47 @@ mod tests {
                 assert_eq!((records, bad, found_end), (left, vec![*start], end), "record {i}, byte {inside}");
             }
         }
+    }
+
+    #[test]
+    fn a_segment_that_lost_its_end_is_filled_up_after_an_unclean_stop_only() {
+        let path =
+            |n: usize| Path::new("/s/commitlog").join(crate::consume_queue::file_name((n * SEGMENT_BYTES) as u64));
+        let list = |io: &SimIo, clean| block_on(Segments::list(io, &config(), clean, &mut Vec::new()));
+        for (lengths, heals) in [
+            (&[SEGMENT_BYTES, 5000][..], true),
+            (&[SEGMENT_BYTES, 8192], true),
+            (&[5000], true),
+            (&[8192], false), // may be of another mappedFileSizeCommitLog
+            (&[8192, 8192], false),
+            (&[SEGMENT_BYTES, 2 * SEGMENT_BYTES], false),
+            (&[8192, SEGMENT_BYTES], false), // records follow
+        ] {
+            let (io, starts, end) = log();
+            for n in 0..2 {
+                match lengths.get(n) {
+                    Some(bytes) => {
+                        let mut contents = io.contents(&path(n)).unwrap();
+                        contents.resize(*bytes, 0);
+                        io.plant(&path(n), &contents);
+                    }
+                    None => block_on(io.remove(&path(n))).unwrap(),
+                }
+            }
+            assert!(list(&io, true).is_err(), "{lengths:?}");
+            assert_eq!(list(&io, false).is_ok(), heals, "{lengths:?}");
+            if heals {
+                let cut = (lengths.len() - 1) * SEGMENT_BYTES + lengths[lengths.len() - 1];
+                let whole = starts.iter().zip(starts.iter().skip(1).chain([&end])).filter(|(_, to)| **to <= cut);
+                let whole: Vec<usize> = whole.map(|(start, _)| *start).collect();
+                assert_eq!(walk(&io, 0).0, whole, "{lengths:?}");
+            }
+        }
+        // A next segment, made ready and empty, may follow.
+        let (io, ..) = log();
+        io.plant(&path(1), &[0; SEGMENT_BYTES]);
+        io.plant(&path(0), &io.contents(&path(0)).unwrap()[..9000]);
+        assert_eq!(list(&io, false).unwrap().starts().len(), 2);
     }
 
     #[test]

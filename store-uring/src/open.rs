@@ -78,7 +78,7 @@ pub async fn open<I: Io>(io: I, config: &StoreConfig, progress: impl FnMut(Progr
     make_dir(&io, &config.commit_log_dir).await?;
     let clean = !checkpoint::is_marked_running(&io, &config.root).await?;
     let mut notes = Vec::new();
-    let segments = Segments::list(&io, config, &mut notes).await?;
+    let segments = Segments::list(&io, config, clean, &mut notes).await?;
     notes.into_iter().for_each(|note| report.note(note));
     let recovery = Recovery::new(io, config, &segments, clean, report);
     let opened = recovery.run(progress).await?;

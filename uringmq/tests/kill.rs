@@ -21,6 +21,10 @@ fn free_port() -> u16 {
 
 /// Runs `bench kill` on a fresh store; `before` is a shell command that precedes each start of the broker, in the store's directory.
 fn kill(name: &str, flush: &str, rounds: u32, before: &str) -> Output {
+    bench(&["kill"], name, flush, rounds, before)
+}
+
+fn bench(what: &[&str], name: &str, flush: &str, rounds: u32, before: &str) -> Output {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("kill-{name}"));
     let _ = std::fs::remove_dir_all(&dir); // of a run before
     std::fs::create_dir_all(&dir).unwrap();
@@ -34,8 +38,11 @@ fn kill(name: &str, flush: &str, rounds: u32, before: &str) -> Output {
     let start = format!("cd '{}'; {before} exec '{BINARY}' broker -c broker.conf", dir.display());
     let start = format!("sh -c \"{start}\"");
     let output = Command::new(BINARY)
-        .args(["bench", "kill", "--start", &start, "--broker", &format!("127.0.0.1:{port}")])
+        .arg("bench")
+        .args(what)
+        .args(["--start", &start, "--broker", &format!("127.0.0.1:{port}")])
         .args(["--rounds", &rounds.to_string(), "--min-ms", "300", "--max-ms", "800"])
+        .current_dir(&dir)
         .output()
         .unwrap();
     if output.status.success() {
@@ -71,6 +78,19 @@ fn async_flush_loses_nothing_acknowledged_to_kill_9() {
 #[test]
 fn sync_flush_loses_nothing_acknowledged_to_kill_9() {
     nothing_is_lost("sync", "SYNC_FLUSH");
+}
+
+/// The seed chooses a cut, zeros, garbage and old records behind the last acknowledged one.
+#[test]
+fn nothing_acknowledged_is_lost_when_the_tail_of_the_log_is_torn() {
+    let output = bench(&["chaos", "--store", "store", "--json", "--seed", "12"], "chaos", "ASYNC_FLUSH", 5, "");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_eq!((summed(&output, "lost"), summed(&output, "duplicated"), summed(&output, "gaps")), (0, 0, 0), "{said}");
+    assert_eq!(summed(&output, "found"), summed(&output, "acknowledged"), "{said}");
+    for damage in ["cut at", "garbled", "zeroed", "old records"] {
+        assert!(said.contains(&format!("\"damage\":\"{damage}")), "no {damage}: {said}");
+    }
 }
 
 #[test]
