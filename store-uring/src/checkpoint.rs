@@ -11,7 +11,7 @@
 //!
 //! All that is not zero lies in one sector, so a write of it is whole or not at all.
 use crate::StoreError;
-use crate::io::{Access, File, Io, Open, write_all};
+use crate::io::{Access, File, Io, Open, is_unreadable, write_all};
 use std::io::ErrorKind;
 use std::path::Path;
 use uringmq_proto::types::PhyOffset;
@@ -71,7 +71,7 @@ fn failed(op: &'static str, path: &Path, source: std::io::Error) -> StoreError {
     StoreError::File { op, path: path.to_owned(), source }
 }
 
-/// `<root>/checkpoint`; all zero when missing or empty, a shorter file is read as padded with zeros.
+/// `<root>/checkpoint`; all zero when missing, empty or unreadable, a shorter file is read as padded with zeros.
 pub async fn read<I: Io>(io: &I, root: &Path) -> Result<Checkpoint, StoreError> {
     let path = root.join("checkpoint");
     let file = match io.open(&path, Open { access: Access::Read, direct: false }).await {
@@ -79,7 +79,13 @@ pub async fn read<I: Io>(io: &I, root: &Path) -> Result<Checkpoint, StoreError> 
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Checkpoint::default()),
         Err(e) => return Err(failed("open", &path, e)),
     };
-    let bytes = file.read_at(0, FIELDS * 8).await.map_err(|e| failed("read", &path, e))?;
+    let bytes = match file.read_at(0, FIELDS * 8).await {
+        Err(e) if is_unreadable(&e) => {
+            tracing::error!(path = %path.display(), error = %e, "the checkpoint cannot be read; more of the log is walked");
+            return Ok(Checkpoint::default());
+        }
+        bytes => bytes.map_err(|e| failed("read", &path, e))?,
+    };
     Ok(Checkpoint::decode(bytes.as_ref()))
 }
 

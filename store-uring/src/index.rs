@@ -3,7 +3,7 @@
 //! What is durable grows in the order items, slots, header, with a sync after each. So a header never counts an item that is not there,
 //! and a slot that leads beyond the header's count leads to an item from which its chain can be followed back.
 use crate::index_file::{HEADER_BYTES, Header, ITEM_BYTES, Item, Layout, PAGE_BYTES, PAGE_SLOTS, SLOT_BYTES, Table};
-use crate::io::{Access, File, Io, Open, write_all};
+use crate::io::{Access, File, Io, Open, is_unreadable, write_all};
 use crate::seeded::{Bug, bug};
 use crate::turn::Turn;
 use crate::{StoreConfig, StoreError};
@@ -436,7 +436,7 @@ impl<I: Io> Index<I> {
                 continue;
             };
             if !bad {
-                match self.check(number).await? {
+                match readable(self.check(number).await)? {
                     Ok(header) => {
                         good.push((number, header));
                         continue;
@@ -447,15 +447,26 @@ impl<I: Io> Index<I> {
             }
             self.bad.borrow_mut().push(number);
         }
-        let newest = good.pop();
+        let mut newest = good.pop();
+        while let Some((name, header)) = newest {
+            match readable(self.load_table(name, header).await.map(Ok))? {
+                Ok(()) => {
+                    self.synced_ms.set(header.end_ms);
+                    break;
+                }
+                Err(what) => {
+                    lost.notes.push(format!("index/{name:017}: {what}, built again"));
+                    self.bad.borrow_mut().insert(0, name);
+                    self.file.borrow_mut().take();
+                    newest = good.pop();
+                    bad = true;
+                }
+            }
+        }
         if bad || newest.is_none() {
             lost.replay_from = Some(PhyOffset(newest.map_or(0, |(_, header)| header.end_phy)));
         }
         self.state.borrow_mut().closed = good;
-        if let Some((name, header)) = newest {
-            self.load_table(name, header).await?;
-            self.synced_ms.set(header.end_ms);
-        }
         Ok(())
     }
     /// The header of a file that can be right, else why it is not.
@@ -606,6 +617,14 @@ impl<I: Io> Items<'_, I> {
         let (from, block) = self.block.as_ref()?;
         let at = usize::try_from(at.checked_sub(*from)?).ok()?;
         block.as_ref().get(at..)?.first_chunk().map(Item::decode)
+    }
+}
+
+/// A file that the device cannot read is one that cannot be right.
+fn readable<T>(checked: Result<Result<T, &'static str>, StoreError>) -> Result<Result<T, &'static str>, StoreError> {
+    match checked {
+        Err(StoreError::File { source, .. }) if is_unreadable(&source) => Ok(Err("cannot be read")),
+        checked => checked,
     }
 }
 

@@ -43,6 +43,15 @@ pub struct Space {
     pub free_bytes: u64,
 }
 
+/// Whether the device (or a checksum of the filesystem) says that what is stored cannot be read. Recovery takes that for damage of these
+/// bytes; any other error of a read stops it.
+pub fn is_unreadable(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(libc::EIO | libc::ENODATA | libc::EREMOTEIO | libc::EBADMSG | libc::EILSEQ | libc::EUCLEAN)
+    )
+}
+
 #[allow(async_fn_in_trait)] // futures stay on their core
 pub trait Io: Clone + 'static {
     type File: File;

@@ -5,7 +5,7 @@
 //! directory synced. At each point `<name>` is there and is a whole table that was once saved. An unreadable `<name>` is moved to
 //! `<name>.broken` when `.bak` is used in its place, so that the next save does not put it over the good `.bak`.
 use crate::StoreError;
-use crate::io::{Access, File, Io, Open, write_all};
+use crate::io::{Access, File, Io, Open, is_unreadable, write_all};
 use crate::seeded::{Bug, bug};
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -30,7 +30,7 @@ fn failed(op: &'static str, path: &Path, source: std::io::Error) -> StoreError {
 pub async fn save<I: Io>(io: &I, path: &Path, text: &[u8]) -> Result<(), StoreError> {
     let tmp = beside(path, ".tmp");
     write_synced(io, &tmp, text, !bug(Bug::TableRenamedBeforeSync)).await?;
-    if let Some(previous) = read(io, path).await? {
+    if let Some(Ok(previous)) = read_or_fault(io, path).await? {
         let backup_tmp = beside(path, ".bak.tmp");
         write_synced(io, &backup_tmp, &previous, true).await?;
         let backup = beside(path, ".bak");
@@ -64,15 +64,16 @@ pub async fn load<I: Io, T>(
     path: &Path,
     parse: impl Fn(&[u8]) -> Result<T, String>,
 ) -> Result<Option<T>, StoreError> {
-    let main = read(io, path).await?;
-    let main_fault = match main.as_deref().map(&parse) {
+    let parse = |text: Result<Vec<u8>, String>| parse(&text?);
+    let main = read_or_fault(io, path).await?;
+    let main_fault = match main.map(&parse) {
         Some(Ok(table)) => return Ok(Some(table)),
         Some(Err(what)) => Some(what),
         None => None,
     };
     let backup_path = beside(path, ".bak");
-    let backup = read(io, &backup_path).await?;
-    match (backup.as_deref().map(&parse), main_fault) {
+    let backup = read_or_fault(io, &backup_path).await?;
+    match (backup.map(&parse), main_fault) {
         (Some(Ok(table)), None) => {
             tracing::warn!(path = %path.display(), "table is missing, its backup is used");
             Ok(Some(table))
@@ -95,6 +96,14 @@ pub async fn load<I: Io, T>(
 fn refused(path: &Path, what: String) -> StoreError {
     let cure = "restore one of the two files, or remove both to start with an empty table";
     StoreError::Refused { path: path.to_owned(), what: format!("{what}; {cure}") }
+}
+
+/// As `read`; that the device cannot read it is a fault of the text.
+async fn read_or_fault<I: Io>(io: &I, path: &Path) -> Result<Option<Result<Vec<u8>, String>>, StoreError> {
+    match read(io, path).await {
+        Err(StoreError::File { op, source, .. }) if is_unreadable(&source) => Ok(Some(Err(format!("{op}: {source}")))),
+        text => Ok(text?.map(Ok)),
+    }
 }
 
 /// The whole of a file, `None` when it is missing.

@@ -8,7 +8,7 @@
 //! ring and few, and fresh ones are mapped, faulted in and unmapped by the system for each block (measured: 1.4 times the CPU).
 use crate::batch::{align_down, align_up};
 use crate::event::Event;
-use crate::io::{Access, File, Io, Open};
+use crate::io::{Access, File, Io, Open, is_unreadable};
 use crate::segment::{Places, store_error};
 use crate::{StoreConfig, StoreError};
 use hashbrown::HashMap;
@@ -292,7 +292,7 @@ impl<I: Io> LogReader<I> {
     /// Makes the block hold `at` (if the read succeeds, and it is not evicted at once); shares a read in flight.
     async fn load(&self, at: u64, want: u64, limit: u64) -> Result<(), StoreError> {
         let key = self.key(at);
-        let (from, to) = match self.plan(key, at, want, limit) {
+        let (mut from, mut to) = match self.plan(key, at, want, limit) {
             Plan::Wait(loading) => {
                 loading.next().await;
                 return Ok(()); // the caller looks again
@@ -302,8 +302,14 @@ impl<I: Io> LogReader<I> {
         let loading = Loading { reader: self, key };
         let segment = self.segment_start(from);
         let file = self.file(segment, at).await?;
-        let bytes = (align_up(to).min(segment + self.segment_bytes) - from) as usize;
-        let buf = file.read_at(from - segment, bytes).await.map_err(|e| store_error("read", from, e))?;
+        let bytes = |from, to| (align_up(to).min(segment + self.segment_bytes) - from) as usize;
+        let mut read = file.read_at(from - segment, bytes(from, to)).await;
+        if read.as_ref().is_err_and(is_unreadable) {
+            // Somewhere in there: what was asked for may be all right.
+            (from, to) = (align_down(at), (at + want).min(self.block_end(key)).min(limit));
+            read = file.read_at(from - segment, bytes(from, to)).await;
+        }
+        let buf = read.map_err(|e| store_error("read", from, e))?;
         let read = buf.as_ref();
         let read = &read[..read.len().min((to - from) as usize)];
         if at >= from + read.len() as u64 {

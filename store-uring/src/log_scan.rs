@@ -1,7 +1,8 @@
 //! Reads the log from front to back before anything runs: lists its segments, steps from record to record, finds the next whole one
 //! behind damage. Used by recovery only. Source: store-format sheet 2, 3.1, 13.4.
-use crate::io::{ALIGN, Access, File, Io, Open};
+use crate::io::{ALIGN, Access, File, Io, Open, is_unreadable};
 use crate::{StoreConfig, StoreError};
+use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,10 @@ const FIRST_BYTES: u64 = 64 * 1024;
 const RECORD_BYTES_MAX: usize = 256 << 20;
 /// What a disk writes whole or not at all.
 const SECTOR_BYTES: u64 = 512;
+/// Neither a record nor the end.
+const UNREADABLE: u8 = 0xFF;
+/// A read that fails may succeed at once when it is tried again.
+const READ_TRIES: usize = 3;
 /// Passed bytes are dropped from the buffer in steps of this.
 const DROP_BYTES: usize = 1 << 20;
 
@@ -175,11 +180,22 @@ pub(crate) struct Cursor<'a, I: Io> {
     buf_at: u64,
     /// Bytes of the next read.
     ahead: u64,
+    /// Blocks that the device cannot read, by their offset; [`UNREADABLE`] stands in their place.
+    unreadable: BTreeSet<u64>,
 }
 
 impl<'a, I: Io> Cursor<'a, I> {
     pub fn new(io: I, segments: &'a Segments, at: u64) -> Self {
-        let mut cursor = Cursor { io, segments, at, file: None, buf: Vec::new(), buf_at: 0, ahead: FIRST_BYTES };
+        let mut cursor = Cursor {
+            io,
+            segments,
+            at,
+            file: None,
+            buf: Vec::new(),
+            buf_at: 0,
+            ahead: FIRST_BYTES,
+            unreadable: BTreeSet::new(),
+        };
         cursor.seek(at);
         cursor
     }
@@ -202,8 +218,18 @@ impl<'a, I: Io> Cursor<'a, I> {
     pub fn pass(&mut self, bytes: usize) {
         self.at += bytes as u64;
     }
-    /// What stands here; a blank is passed when another segment follows it. A record's body CRC is right, and it says that it stands here.
+    /// What stands here; a blank is passed when another segment follows it. What touches an unreadable block is bad. A record's body CRC is right, and it says that it stands here.
     pub async fn look(&mut self) -> Result<At, StoreError> {
+        let found = self.look_at_bytes().await?;
+        let bytes = match found {
+            At::Record(bytes) => bytes as u64,
+            At::Bad(_) => ALIGN as u64,
+            At::End => return Ok(found),
+        };
+        let touched = self.unreadable.range(self.at - self.at % ALIGN as u64..self.at + bytes).next();
+        Ok(if touched.is_some() { At::Bad("the device cannot read it") } else { found })
+    }
+    async fn look_at_bytes(&mut self) -> Result<At, StoreError> {
         let mut need = ALIGN;
         loop {
             if self.at >= self.segments.limit() {
@@ -317,7 +343,13 @@ impl<'a, I: Io> Cursor<'a, I> {
             });
             for (at, read) in (from..).step_by(READ_BYTES as usize).zip(all(reads.map(Box::pin).collect()).await) {
                 let failed = |source| StoreError::Io { op: "read", at: PhyOffset(at), source };
-                let read = read.map_err(failed)?;
+                let read = match read {
+                    Err(e) if is_unreadable(&e) => {
+                        self.read_by_blocks(&file, segment, at, READ_BYTES.min(to - at)).await?;
+                        continue;
+                    }
+                    read => read.map_err(failed)?,
+                };
                 let whole = read.as_ref().len() / ALIGN * ALIGN;
                 self.buf.extend_from_slice(&read.as_ref()[..whole]);
                 if whole < READ_BYTES.min(to - at) as usize {
@@ -325,6 +357,31 @@ impl<'a, I: Io> Cursor<'a, I> {
                         return Err(failed(ErrorKind::UnexpectedEof.into()));
                     }
                     break; // the rest is read again from here
+                }
+            }
+        }
+        Ok(())
+    }
+    /// Adds `bytes` from `from` on to the buffer: of what cannot be read as a whole, all but the blocks that cannot be read.
+    async fn read_by_blocks(&mut self, file: &I::File, segment: u64, from: u64, bytes: u64) -> Result<(), StoreError> {
+        for at in (from..from + bytes).step_by(ALIGN) {
+            let mut read = file.read_at(at - segment, ALIGN).await;
+            for _ in 1..READ_TRIES {
+                if read.is_ok() {
+                    break;
+                }
+                read = file.read_at(at - segment, ALIGN).await;
+            }
+            match read {
+                Ok(block) if block.as_ref().len() == ALIGN => self.buf.extend_from_slice(block.as_ref()),
+                Err(e) if !is_unreadable(&e) => {
+                    return Err(StoreError::Io { op: "read", at: PhyOffset(at), source: e });
+                }
+                _ => {
+                    self.buf.resize(self.buf.len() + ALIGN, UNREADABLE);
+                    if self.unreadable.insert(at) {
+                        tracing::error!(at, segment, "a block of the log cannot be read");
+                    }
                 }
             }
         }

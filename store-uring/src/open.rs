@@ -3,7 +3,7 @@
 use crate::io::Io;
 use crate::log_scan::Segments;
 use crate::recovery::Recovery;
-use crate::{StoreConfig, StoreError, checkpoint};
+use crate::{StoreConfig, StoreError, checkpoint, json_table};
 use std::io::ErrorKind;
 use std::path::Path;
 use uringmq_proto::types::{PhyOffset, QueueOffset};
@@ -28,7 +28,7 @@ pub struct Opened {
     pub report: RepairReport,
 }
 
-/// What recovery did; logged, and one day JSON.
+/// What recovery did; logged, and when there is something to tell kept as JSON: `<root>/config/repairReport.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct RepairReport {
     pub scanned_from: u64,
@@ -48,6 +48,14 @@ pub struct RepairReport {
 const NOTES_MAX: usize = 200;
 
 impl RepairReport {
+    /// Whether anything was lost, cut or built again.
+    pub fn tells(&self) -> bool {
+        self.cut_at.is_some()
+            || !self.damaged.is_empty()
+            || !self.notes.is_empty()
+            || self.queue_entries_rebuilt > 0
+            || self.queues_cut > 0
+    }
     pub(crate) fn note(&mut self, text: String) {
         tracing::warn!("recovery: {text}");
         if self.notes.len() < NOTES_MAX {
@@ -80,7 +88,7 @@ pub async fn open<I: Io>(io: I, config: &StoreConfig, progress: impl FnMut(Progr
     let mut notes = Vec::new();
     let segments = Segments::list(&io, config, clean, &mut notes).await?;
     notes.into_iter().for_each(|note| report.note(note));
-    let recovery = Recovery::new(io, config, &segments, clean, report);
+    let recovery = Recovery::new(io.clone(), config, &segments, clean, report);
     let opened = recovery.run(progress).await?;
     tracing::info!(
         min = opened.min.0,
@@ -93,7 +101,35 @@ pub async fn open<I: Io>(io: I, config: &StoreConfig, progress: impl FnMut(Progr
         rebuilt = opened.report.queue_entries_rebuilt,
         "store opened"
     );
+    if opened.report.tells() {
+        keep_report(&io, config, &opened).await;
+    }
     Ok(opened)
+}
+
+/// A report that cannot be kept stops no start: all of it is in the log.
+async fn keep_report<I: Io>(io: &I, config: &StoreConfig, opened: &Opened) {
+    #[derive(serde::Serialize)]
+    struct Kept<'a> {
+        at_ms: i64,
+        clean_stop: bool,
+        log_min: u64,
+        log_end: u64,
+        #[serde(flatten)]
+        report: &'a RepairReport,
+    }
+    let kept = Kept {
+        at_ms: io.now_ms(),
+        clean_stop: opened.clean,
+        log_min: opened.min.0,
+        log_end: opened.end.0,
+        report: &opened.report,
+    };
+    let text = serde_json::to_vec_pretty(&kept).expect("numbers and strings");
+    let path = config.root.join("config").join("repairReport.json");
+    if let Err(e) = json_table::save(io, &path, &text).await {
+        tracing::warn!(error = %e, "the repair report is not kept");
+    }
 }
 
 /// Makes a directory with its parents, and their names durable.

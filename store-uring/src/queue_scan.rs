@@ -2,7 +2,7 @@
 //! Used by recovery only; changes nothing. Source: store-format sheet 4, 13.2.
 use crate::StoreError;
 use crate::consume_queue::{ENTRY_BYTES, Entry, file_start};
-use crate::io::{Access, File, Io, Open};
+use crate::io::{Access, File, Io, Open, is_unreadable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -83,7 +83,7 @@ pub(crate) async fn scan<I: Io>(
                 continue;
             };
             let mut files = QueueFiles::list(io, dir.join(&queue), file_bytes, notes).await?;
-            let mut queue = files.find(name, number, trust).await?;
+            let mut queue = files.find_readable(name, number, trust).await?;
             queue.gone_to = files.gone_to(&queue.bad_files, trust).await?;
             found.push(queue);
         }
@@ -205,13 +205,31 @@ impl<'a, I: Io> QueueFiles<'a, I> {
         let last = if end > self.first() { self.entry(end - 1).await? } else { None };
         Ok((end, last.map(|e| e.phy.0)))
     }
+    /// As `find`; a file that the device cannot read counts as missing, with all later ones.
+    async fn find_readable(&mut self, topic: &str, queue: u32, trust: Trust) -> Result<QueueFound, StoreError> {
+        loop {
+            let fault = match self.find(topic, queue, trust).await {
+                Err(StoreError::File { source, .. }) if is_unreadable(&source) => source,
+                found => return found,
+            };
+            let Some(unread) = self.open.take().map(|(start, _)| start) else {
+                return Err(failed("read", &self.dir, fault));
+            };
+            let bad = self.starts.iter().position(|start| *start == unread).unwrap_or(0);
+            let bad = self.starts.split_off(bad);
+            self.bad_files.extend(bad.into_iter().map(|start| self.dir.join(crate::consume_queue::file_name(start))));
+            self.bad_files.sort_unstable();
+            self.damage = self.damage.or(Some("a file that cannot be read"));
+            self.page = None;
+        }
+    }
     async fn find(&mut self, topic: &str, queue: u32, trust: Trust) -> Result<QueueFound, StoreError> {
         let mut found = QueueFound {
             topic: topic.to_owned(),
             queue,
             later_start: self.first() > 0,
             damage: self.damage,
-            bad_files: std::mem::take(&mut self.bad_files),
+            bad_files: self.bad_files.clone(),
             ..QueueFound::default()
         };
         let entries = self.file_entries();
@@ -263,7 +281,13 @@ impl<'a, I: Io> QueueFiles<'a, I> {
             while low < high {
                 let probe = low + (high - low) / 2;
                 let bytes = file.read_at(probe * ENTRY_BYTES as u64, ENTRY_BYTES).await;
-                let bytes = bytes.map_err(|e| failed("read", path, e))?;
+                let bytes = match bytes {
+                    Err(e) if is_unreadable(&e) => {
+                        high = probe;
+                        continue;
+                    }
+                    bytes => bytes.map_err(|e| failed("read", path, e))?,
+                };
                 let entry = if bytes.as_ref().len() == ENTRY_BYTES { Entry::decode(bytes.as_ref()) } else { None };
                 match entry {
                     Some(e) if trust.accepts(&Some(e)) && e.phy.0 < trust.log_min => low = probe + 1,

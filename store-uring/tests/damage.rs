@@ -2,7 +2,7 @@
 #![cfg(feature = "sim")]
 mod common;
 use common::*;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use uringmq_store::StoreError;
 use uringmq_store::checkpoint;
 use uringmq_store::io::Io;
@@ -354,4 +354,129 @@ fn a_topic_made_again_is_numbered_from_its_second_life() {
         let store = Store::open(io.clone(), config()).await.unwrap();
         assert_eq!(store.read_all().await, found, "the whole log walked");
     });
+}
+
+/// Where the n-th record of the second segment starts in its file.
+fn record_in(io: &SimIo, log: &Path, n: usize) -> u64 {
+    let bytes = io.contents(log).unwrap();
+    let heads = bytes.windows(4).enumerate().filter(|(_, w)| *w == [0xDA, 0xA3, 0x20, 0xA7]);
+    heads.map(|(at, _)| at as u64 - 4).nth(n).unwrap()
+}
+
+#[test]
+fn a_block_of_the_log_that_cannot_be_read_costs_the_records_in_it_below_the_mark() {
+    for clean in [true, false] {
+        let (io, model) = prepared(clean);
+        block_on(io.remove(&queue_file(0))).unwrap(); // so that all is walked
+        let log = Path::new("/s/commitlog/00000000000000008192");
+        let at = record_in(&io, log, 3);
+        assert!(io.make_unreadable(log, at, at + 1));
+        let store = block_on(Store::open(io.clone(), config())).unwrap();
+        let report = &store.opened.report;
+        assert_eq!((report.damaged.len(), report.cut_at), (1, None), "{report:?}");
+        let (from, to) = report.damaged[0];
+        assert!((from..to).contains(&(8192 + at)), "{report:?}");
+        let kept = io.contents(Path::new("/s/config/repairReport.json")).expect("kept");
+        let kept: serde_json::Value = serde_json::from_slice(&kept).expect("JSON");
+        assert_eq!(kept["damaged"], serde_json::json!([[from, to]]));
+        assert_eq!((&kept["clean_stop"], &kept["cut_at"]), (&clean.into(), &serde_json::Value::Null));
+        let found = block_on(store.read_all_but_corrupt());
+        let lost: usize = model.iter().map(|(id, b)| b.iter().zip(&found[id]).filter(|(a, b)| a != b).count()).sum();
+        assert!(model.iter().all(|(id, bodies)| found[id].len() == bodies.len()), "all keep their numbers");
+        assert!((1..=16).contains(&lost), "{lost} records lost of one block");
+    }
+}
+
+#[test]
+fn a_block_of_the_log_that_cannot_be_read_cuts_it_above_the_mark() {
+    let (io, model) = prepared(false);
+    // Above the mark: records after the last checkpoint.
+    block_on(async {
+        let mut store = Store::open(io.clone(), config()).await.unwrap();
+        for n in 35..60 {
+            store.put("A", 0, &[body("A", 0, n)], true).await.unwrap();
+        }
+    });
+    let whole = block_on(Store::open(io.after_kill(), config())).unwrap();
+    let end = whole.opened.end.0;
+    let log = PathBuf::from("/s/commitlog").join(format!("{:020}", end - end % 8192));
+    assert!(io.make_unreadable(&log, 0, 1));
+    let store = block_on(Store::open(io.clone(), config())).unwrap();
+    let cut = store.opened.report.cut_at.expect("cut");
+    assert!(cut <= end - end % 8192 && store.opened.end.0 == cut, "{:?}", store.opened.report);
+    let found = block_on(store.read_all());
+    let kept = &found[&("A".to_owned(), 0)];
+    assert!(kept.len() >= 35 && kept.len() < 60, "{}", kept.len());
+    assert!(kept.iter().enumerate().all(|(n, b)| *b == body("A", 0, n)));
+    assert_eq!(found[&("B".to_owned(), 1)], model[&("B".to_owned(), 1)]);
+    drop(store);
+    let mut all = model;
+    *all.get_mut(&("A".to_owned(), 0)).unwrap() = kept.clone();
+    check(&io, &all, "the block is good again, written with zeros");
+}
+
+#[test]
+fn derived_files_that_cannot_be_read_are_built_again() {
+    type Damage = fn(&SimIo);
+    let damages: [(&str, Damage); 6] = [
+        ("the last queue file", |io| assert!(io.make_unreadable(&queue_file(3), 0, 1))),
+        ("the first queue file", |io| assert!(io.make_unreadable(&queue_file(0), 0, 1))),
+        ("an idle queue's file", |io| assert!(io.make_unreadable(&idle_file(1), 0, 1))),
+        ("the checkpoint", |io| assert!(io.make_unreadable(Path::new("/s/checkpoint"), 0, 1))),
+        ("the marks of the queues' ends", |io| {
+            io.make_unreadable(Path::new("/s/config/queueEnds.json"), 0, 1);
+        }),
+        ("the index", |io| {
+            for path in io.paths().into_iter().filter(|p| p.parent() == Some(Path::new("/s/index"))) {
+                io.make_unreadable(&path, 0, 600);
+            }
+        }),
+    ];
+    for clean in [true, false] {
+        for (what, damage) in damages {
+            let (io, model) = prepared(clean);
+            damage(&io);
+            check(&io, &model, &format!("{what} cannot be read, clean {clean}"));
+        }
+    }
+}
+
+/// An idle queue whose records left with the log's older segments: its number is all there is of it.
+#[test]
+fn a_damaged_queue_without_records_keeps_its_number() {
+    type Damage = fn(&SimIo);
+    let damages: [(&str, Damage); 3] = [
+        ("short", |io| io.plant(&idle_file(1), &io.contents(&idle_file(1)).unwrap()[..60])),
+        ("long", |io| io.plant(&idle_file(1), &[&io.contents(&idle_file(1)).unwrap()[..], &[0; 20]].concat())),
+        ("of another size", |io| {
+            let all: Vec<u8> = (0..2).flat_map(|n| io.contents(&idle_file(n)).unwrap()).collect();
+            (0..2).for_each(|n| block_on(io.remove(&idle_file(n))).unwrap());
+            io.plant(&idle_file(0), &all);
+        }),
+    ];
+    for clean in [true, false] {
+        for (what, damage) in damages {
+            let (io, _) = prepared(clean);
+            block_on(async {
+                let mut store = Store::open(io.clone(), config()).await.unwrap();
+                for n in 35..95 {
+                    store.put("A", 0, &[body("A", 0, n)], true).await.unwrap();
+                }
+                store.sync().await.unwrap();
+                let keeper = store.log.keeper();
+                while keeper.min().0 < 24_576 {
+                    keeper.remove_oldest(store.log.written()).await.unwrap();
+                }
+                if clean {
+                    store.stop().await.unwrap();
+                }
+            });
+            damage(&io);
+            for again in 0..2 {
+                let store = block_on(Store::open(io.clone(), config())).unwrap();
+                let b = &store.queues[&("B".to_owned(), 1)];
+                assert_eq!((b.min().0, b.max().0), (12, 12), "{what}, clean {clean}, start {again}");
+            }
+        }
+    }
 }

@@ -217,17 +217,39 @@ fn a_read_error_is_told_and_not_kept() {
         let config = large_segments();
         let disk = SimIo::new(1, Faults::none());
         let (log, placed) = filled(&disk, &config, [500]).await;
-        let reader = LogReader::new(disk.clone(), &config);
-        let mut failed = false;
+        let limit = log.written();
+        let (at, bytes) = &placed[0];
+        // A read that fails once is tried again.
         for number in 0..20 {
             disk.set_faults(Faults { read_error_at: Some(number), ..Faults::none() });
             let fresh = LogReader::new(disk.clone(), &config);
-            failed |=
-                matches!(read(&fresh, placed[0].0, 500, log.written()).await, Err(StoreError::Io { op: "read", .. }));
-            assert_eq!(read(&fresh, placed[0].0, 500, log.written()).await.unwrap(), placed[0].1);
+            assert_eq!(read(&fresh, *at, 500, limit).await.unwrap(), *bytes);
         }
-        assert!(failed, "the fault was met");
-        assert_eq!(read(&reader, placed[0].0, 500, log.written()).await.unwrap(), placed[0].1);
+        let segment = config.commit_log_dir.join(format!("{:020}", at.0 - at.0 % config.segment_bytes));
+        let block = at.0 % config.segment_bytes / 4096 * 4096;
+        let reader = LogReader::new(disk.clone(), &config);
+        assert!(disk.make_unreadable(&segment, block, block + 1));
+        assert!(matches!(read(&reader, *at, 500, limit).await, Err(StoreError::Io { op: "read", .. })));
+        let whole = disk.contents(&segment).unwrap();
+        disk.plant(&segment, &whole); // good again, in a new file
+        assert_eq!(read(&LogReader::new(disk.clone(), &config), *at, 500, limit).await.unwrap(), *bytes);
+    });
+}
+
+#[test]
+fn a_block_that_cannot_be_read_costs_its_neighbours_nothing() {
+    block_on(async {
+        let config = large_segments();
+        let disk = SimIo::new(1, Faults::none());
+        let (log, placed) = filled(&disk, &config, [500; 40]).await;
+        assert!(disk.make_unreadable(&config.commit_log_dir.join(format!("{:020}", 0)), 8192, 8193));
+        let reader = LogReader::new(disk.clone(), &config);
+        for (at, bytes) in &placed {
+            let touches = at.0 < 12_288 && at.0 + 500 > 8192;
+            let found = read(&reader, *at, 500, log.written()).await;
+            assert_eq!(found.is_err(), touches, "record at {at}");
+            assert!(touches || found.unwrap() == *bytes, "record at {at}");
+        }
     });
 }
 

@@ -57,7 +57,7 @@ impl Plan {
             segment_bytes,
             queue_file_bytes: random.pick(&[100, 200, 400]),
             index_enabled: !random.one_in(8),
-            index_slots: random.pick(&[1, 7, 64]),
+            index_slots: random.pick(&[3, 17, 64]),
             index_items: random.pick(&[12, 40]),
             delay_levels_ms: DELAY_LEVELS_MS.to_vec(),
             record_bytes_max: segment_bytes as usize,

@@ -1,10 +1,9 @@
 //! The state of the simulated disk and its operations, each with what a crash in the middle of it does.
 use super::inode::Inode;
-use super::names::{NameChange, Node};
+use super::names::{Name, NameChange, Names, Node, ancestors};
 use super::{Faults, SECTOR, SimIo};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io;
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// Where the virtual clock starts, in ms.
@@ -23,8 +22,8 @@ pub(super) struct Disk {
     /// Shared with the copies of this disk until one changes them.
     inodes: HashMap<u64, Rc<Inode>>,
     next_inode: u64,
-    pub(super) live: BTreeMap<PathBuf, Node>,
-    pub(super) durable: BTreeMap<PathBuf, Node>,
+    pub(super) live: Names,
+    pub(super) durable: Names,
     pub(super) changes: Vec<NameChange>,
     pub(super) watch: Option<Rc<dyn Fn(SimIo)>>,
 }
@@ -61,8 +60,8 @@ impl Disk {
             now_ms: EPOCH_MS,
             inodes: HashMap::new(),
             next_inode: 1,
-            live: BTreeMap::new(),
-            durable: BTreeMap::new(),
+            live: Names::new(),
+            durable: Names::new(),
             changes: Vec::new(),
             watch: None,
         }
@@ -98,11 +97,11 @@ impl Disk {
         self.change(change);
         Ok(())
     }
-    pub(super) fn node(&self, path: &Path) -> io::Result<Node> {
+    pub(super) fn node(&self, path: &str) -> io::Result<Node> {
         if self.crashed {
             return Err(crashed());
         }
-        if path == Path::new("/") {
+        if path == "/" {
             return Ok(Node::Dir);
         }
         self.live.get(path).copied().ok_or_else(not_found)
@@ -190,14 +189,14 @@ impl Disk {
         Ok(())
     }
     /// Name changes that touch `dir` become durable, with every earlier one of the directories they touch.
-    pub(super) fn sync_names(&mut self, dir: &Path) {
-        let mut dirs: HashSet<PathBuf> = HashSet::from([dir.to_owned()]);
+    pub(super) fn sync_names(&mut self, dir: &str) {
+        let mut dirs: HashSet<Name> = HashSet::from([dir.to_owned()]);
         let mut keep = vec![false; self.changes.len()];
         for (i, change) in self.changes.iter().enumerate().rev() {
             let touched = change.dirs();
-            if touched.iter().any(|d| dirs.contains(d)) {
+            if touched.iter().any(|d| dirs.contains(*d)) {
                 keep[i] = true;
-                dirs.extend(touched);
+                dirs.extend(touched.map(str::to_owned));
             }
         }
         let mut rest = Vec::new();
@@ -211,19 +210,19 @@ impl Disk {
         self.changes = rest;
     }
     pub(super) fn cut_power(&mut self) {
-        let mut keeps: HashMap<PathBuf, u64> = HashMap::new();
+        let mut keeps: HashMap<Name, u64> = HashMap::new();
         for change in std::mem::take(&mut self.changes) {
             let dirs = change.dirs();
             let mut kept = true;
             for dir in &dirs {
-                if !keeps.contains_key(dir) {
+                if !keeps.contains_key(*dir) {
                     let n = if self.random().is_multiple_of(2) { u64::MAX } else { self.random() % 4 };
-                    keeps.insert(dir.clone(), n);
+                    keeps.insert((*dir).to_owned(), n);
                 }
-                kept &= keeps[dir] > 0;
+                kept &= keeps[*dir] > 0;
             }
             for dir in &dirs {
-                let left = keeps.get_mut(dir).expect("inserted above");
+                let left = keeps.get_mut(*dir).expect("inserted above");
                 *left = if kept { left.saturating_sub(1) } else { 0 };
             }
             if kept {
@@ -231,11 +230,7 @@ impl Disk {
             }
         }
         let all = self.durable.clone();
-        self.durable.retain(|path, _| {
-            path.ancestors()
-                .skip(1)
-                .all(|a| a.parent().is_none() || a.as_os_str().is_empty() || all.get(a) == Some(&Node::Dir))
-        });
+        self.durable.retain(|name, _| ancestors(name).skip(1).all(|dir| all.get(dir) == Some(&Node::Dir)));
         self.live = self.durable.clone();
         self.drop_unlinked();
         let mut random = self.random;

@@ -10,7 +10,7 @@ mod names;
 
 use super::{ALIGN, Access, File, Io, Metadata, Open, Space};
 use disk::{Disk, crashed, eio};
-use names::{NameChange, Node, clean, parent};
+use names::{NameChange, Node, ancestors, below, clean, parent};
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
@@ -161,7 +161,7 @@ impl SimIo {
     pub fn plant_dir(&self, path: &Path) {
         let path = clean(path);
         let mut disk = self.disk.borrow_mut();
-        for dir in path.ancestors().filter(|d| !d.as_os_str().is_empty() && *d != Path::new("/")) {
+        for dir in ancestors(&path) {
             disk.live.insert(dir.to_owned(), Node::Dir);
             disk.durable.insert(dir.to_owned(), Node::Dir);
         }
@@ -169,7 +169,7 @@ impl SimIo {
     /// Makes or replaces a file with its directories, all durable: how a test prepares or damages a disk.
     pub fn plant(&self, path: &Path, bytes: &[u8]) {
         let path = clean(path);
-        self.plant_dir(&parent(&path));
+        self.plant_dir(Path::new(parent(&path)));
         let mut disk = self.disk.borrow_mut();
         let id = disk.new_inode();
         let inode = disk.inode(id);
@@ -203,7 +203,7 @@ impl SimIo {
     }
     /// Every path, directories included.
     pub fn paths(&self) -> Vec<PathBuf> {
-        self.disk.borrow().live.keys().cloned().collect()
+        self.disk.borrow().live.keys().map(PathBuf::from).collect()
     }
     async fn turn(&self) {
         let yielding = self.disk.borrow().faults.yielding;
@@ -229,7 +229,7 @@ impl Io for SimIo {
             (Some(Node::File(id)), _) => id,
             (None, Access::Read | Access::Write) => return Err(disk::not_found()),
             (None, Access::Create | Access::CreateNew) => {
-                if disk.node(&parent(&path))? != Node::Dir {
+                if disk.node(parent(&path))? != Node::Dir {
                     return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
                 }
                 drop(disk);
@@ -248,8 +248,8 @@ impl Io for SimIo {
         if disk.node(&dir)? != Node::Dir {
             return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
         }
-        let names = disk.live.keys().filter(|p| parent(p) == dir && **p != dir);
-        Ok(names.filter_map(|p| p.file_name()).map(PathBuf::from).collect())
+        let names = below(&disk.live, &dir).filter(|(name, _)| !name.contains('/'));
+        Ok(names.map(|(name, _)| PathBuf::from(name)).collect())
     }
     async fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         self.turn().await;
@@ -267,7 +267,7 @@ impl Io for SimIo {
         let path = clean(path);
         let disk = self.disk.borrow();
         let mut missing = Vec::new();
-        for dir in path.ancestors().filter(|d| !d.as_os_str().is_empty()) {
+        for dir in ancestors(&path) {
             match disk.node(dir) {
                 Ok(Node::Dir) => break,
                 Ok(Node::File(_)) => return Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
@@ -286,7 +286,7 @@ impl Io for SimIo {
         let (from, to) = (clean(from), clean(to));
         Self::operate(&self.disk, |disk| {
             disk.node(&from)?;
-            disk.node(&parent(&to))?;
+            disk.node(parent(&to))?;
             disk.change_or_crash(NameChange::Moved(from.clone(), to.clone()))
         })
     }
@@ -303,7 +303,7 @@ impl Io for SimIo {
         let path = clean(path);
         Self::operate(&self.disk, |disk| match disk.node(&path)? {
             Node::File(_) => Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
-            Node::Dir if disk.live.keys().any(|p| parent(p) == path) => {
+            Node::Dir if below(&disk.live, &path).next().is_some() => {
                 Err(io::Error::from_raw_os_error(libc::ENOTEMPTY))
             }
             Node::Dir => disk.change_or_crash(NameChange::Gone(path.clone())),

@@ -1,19 +1,10 @@
 //! The names of the simulated disk, and their changes, which are durable only after a sync of their directories.
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path};
 
-/// `a//b/./c` and a leading `./` mean the same file.
-pub(super) fn clean(path: &Path) -> PathBuf {
-    let short: PathBuf = path.components().filter(|c| !matches!(c, std::path::Component::CurDir)).collect();
-    if short.as_os_str().is_empty() { PathBuf::from("/") } else { short }
-}
-
-pub(super) fn parent(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p.to_owned(),
-        _ => PathBuf::from("/"),
-    }
-}
+/// A clean path; strings compare much faster than paths do.
+pub(super) type Name = String;
+pub(super) type Names = BTreeMap<Name, Node>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Node {
@@ -23,19 +14,59 @@ pub(super) enum Node {
 
 #[derive(Clone, Debug)]
 pub(super) enum NameChange {
-    Put(PathBuf, Node),
-    Gone(PathBuf),
-    Moved(PathBuf, PathBuf),
+    Put(Name, Node),
+    Gone(Name),
+    Moved(Name, Name),
+}
+
+/// `a//b/./c` and a leading `./` mean the same file.
+pub(super) fn clean(path: &Path) -> Name {
+    let mut name = Name::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::RootDir => name.push('/'),
+            part => {
+                if !name.is_empty() && !name.ends_with('/') {
+                    name.push('/');
+                }
+                name.push_str(part.as_os_str().to_str().expect("tests name files in UTF-8"));
+            }
+        }
+    }
+    if name.is_empty() { "/".to_owned() } else { name }
+}
+
+pub(super) fn parent(name: &str) -> &str {
+    match name.rfind('/') {
+        Some(at) if at > 0 => &name[..at],
+        _ => "/",
+    }
+}
+
+/// `name` and the directories above it, up to the root's children.
+pub(super) fn ancestors(name: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(name), |name| Some(parent(name))).take_while(|name| *name != "/")
+}
+
+/// What lies below a directory, at any depth, with the rest of its name.
+pub(super) fn below<'a>(names: &'a Names, dir: &str) -> impl Iterator<Item = (&'a str, Node)> + use<'a> {
+    let prefix = if dir == "/" { dir.to_owned() } else { format!("{dir}/") };
+    let found = names.range(prefix.clone()..).take_while({
+        let prefix = prefix.clone();
+        move |(name, _)| name.starts_with(&prefix)
+    });
+    found.map(move |(name, node)| (&name[prefix.len()..], *node))
 }
 
 impl NameChange {
-    pub(super) fn dirs(&self) -> [PathBuf; 2] {
+    pub(super) fn dirs(&self) -> [&str; 2] {
         match self {
             NameChange::Put(p, _) | NameChange::Gone(p) => [parent(p), parent(p)],
             NameChange::Moved(a, b) => [parent(a), parent(b)],
         }
     }
-    pub(super) fn apply(&self, names: &mut BTreeMap<PathBuf, Node>) {
+    pub(super) fn apply(&self, names: &mut Names) {
         match self {
             NameChange::Put(p, node) => {
                 names.insert(p.clone(), *node);
@@ -44,12 +75,13 @@ impl NameChange {
                 names.remove(p);
             }
             NameChange::Moved(from, to) => {
-                let moved: Vec<PathBuf> = names.keys().filter(|p| p.starts_with(from)).cloned().collect();
-                for old in moved {
-                    let node = names.remove(&old).expect("just listed");
-                    let rest = old.strip_prefix(from).expect("filtered by prefix");
-                    let new = if rest.as_os_str().is_empty() { to.clone() } else { to.join(rest) };
-                    names.insert(new, node);
+                let inside: Vec<Name> = below(names, from).map(|(rest, _)| rest.to_owned()).collect();
+                for rest in inside {
+                    let node = names.remove(&format!("{from}/{rest}")).expect("just listed");
+                    names.insert(format!("{to}/{rest}"), node);
+                }
+                if let Some(node) = names.remove(from) {
+                    names.insert(to.clone(), node);
                 }
             }
         }
