@@ -4,14 +4,24 @@ use std::panic::{catch_unwind, set_hook, take_hook};
 use std::thread;
 use uringmq_store::seeded::{self, Bug};
 
-/// Tried for each bug before it counts as missed; in front those that find the rare ones soon.
-const SEEDS: [u64; 12] = [5, 3, 0, 1, 2, 4, 6, 7, 8, 9, 10, 11];
+/// So many are tried for each bug before it counts as missed.
+const SEEDS_MAX: u64 = 12;
 pub const THREAD: &str = "seeded bug";
+
+/// A seed that finds it soon; where it is out of date, others do.
+fn first_seed(bug: Bug) -> u64 {
+    match bug {
+        Bug::RefusedBatchLeft | Bug::OffsetKeptAfterRefusal => 7,
+        Bug::IndexHeaderBeforeItems => 1,
+        Bug::QueueTailKept | Bug::RetentionBeforeCheckpoint => 3,
+        _ => 5,
+    }
+}
 
 /// At which seed the campaign finds the bug.
 fn caught(bug: Bug) -> Option<u64> {
     seeded::set(Some(bug));
-    let found = SEEDS.into_iter().find_map(|seed| {
+    let found = std::iter::once(first_seed(bug)).chain(0..SEEDS_MAX).find_map(|seed| {
         let fault = catch_unwind(|| run::run(seed)).err()?;
         let text = fault.downcast_ref::<String>().map_or("a panic", |text| text);
         println!("{bug:?}: seed {seed}: {}", text.chars().take(200).collect::<String>());
@@ -42,5 +52,5 @@ fn every_seeded_bug_is_caught() {
             }
         }
     }
-    assert!(missed.is_empty(), "not caught in {} seeds: {missed:?}", SEEDS.len());
+    assert!(missed.is_empty(), "not caught in {SEEDS_MAX} seeds: {missed:?}");
 }
