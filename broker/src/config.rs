@@ -263,6 +263,10 @@ impl BrokerConfig {
             max_used_percent: self.disk_max_used_percent,
             force_percent: self.disk_force_percent,
             full_percent: self.disk_full_percent,
+            early_percent: self.disk_early_percent,
+            force_free_bytes: self.disk_force_free_bytes,
+            full_free_bytes: self.disk_full_free_bytes,
+            log_bytes_max: self.log_bytes_max,
             force_enabled: self.clean_forcibly,
             files_max: self.delete_files_max,
         }

@@ -104,6 +104,8 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
             durable: AtomicU64::new(opened.end.0),
             readable: AtomicU64::new(opened.end.0),
             disk_full: AtomicU64::new(0),
+            disk_early: AtomicU64::new(0),
+            disk_hours_left: AtomicU64::new(u64::MAX),
         }),
         store,
         opened: Arc::new(opened),

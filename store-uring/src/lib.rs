@@ -35,6 +35,9 @@ pub enum StoreError {
     TooLarge { bytes: usize, max: usize },
     #[error("no space for segment {0}")]
     NoSpace(PhyOffset),
+    /// Retention's word: it takes writes again when use has fallen.
+    #[error("the disk is nearly full (diskSpaceWarningLevelRatio, diskFullFreeBytes)")]
+    DiskFull,
     #[error("writes stopped after a failed {op} at {at}")]
     Poisoned { op: &'static str, at: PhyOffset },
     #[error("record at {at}: {what}")]

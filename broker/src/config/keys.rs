@@ -1,7 +1,7 @@
 //! Every key that the broker acts on: name, field, type, default, and when a change at run time takes effect. From this one list come
 //! the struct, the defaults, reading, printing and the run-time update. Apache's names and defaults (behaviour sheet 2.8, checked
 //! against the classes of 5.5.0) unless the row says that the key is ours.
-use super::values::{BrokerRole, CpuSet, DelayLevels, FlushDiskType, Hours, NamesrvAddrs};
+use super::values::{BrokerRole, CpuSet, DelayLevels, FlushDiskType, Hours, NamesrvAddrs, TopicNames};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -192,6 +192,18 @@ config_keys! {
     "diskSpaceCleanForciblyRatio" => disk_force_percent: u8 = 85, AtOnce;
     /// Clamped to 35 to 90.
     "diskSpaceWarningLevelRatio" => disk_full_percent: u8 = 90, AtOnce;
+    /// Ours: with less than this free on the log's disk, unexpired segments go, as over diskSpaceCleanForciblyRatio; 0 = by ratio only.
+    "diskCleanForciblyFreeBytes" => disk_force_free_bytes: u64 = 0, AtOnce;
+    /// Ours: with less than this free, writes are refused, as over diskSpaceWarningLevelRatio; 0 = by ratio only.
+    "diskFullFreeBytes" => disk_full_free_bytes: u64 = 0, AtOnce;
+    /// Ours: the oldest segments go when the log has more than this, expired or not; 0 = no limit.
+    "commitLogBytesMax" => log_bytes_max: u64 = 0, AtOnce;
+    /// Ours: topics, separated by `;`, that are refused when the disk is over diskRefuseEarlyRatio, so that others can go on.
+    "diskRefuseEarlyTopics" => disk_early_topics: TopicNames = TopicNames::default(), AtOnce;
+    /// Ours: clamped to 10 to 95.
+    "diskRefuseEarlyRatio" => disk_early_percent: u8 = 80, AtOnce;
+    /// Ours: a warning is logged when the disk will be full in fewer hours at the rate of the last hour; 0 = never.
+    "diskFullWarningHours" => disk_warning_hours: u32 = 24, AtOnce;
 
     // -- store: reading
     "maxTransferBytesOnMessageInMemory" => pull_bytes_max_hot: usize = 256 << 10, AtOnce;

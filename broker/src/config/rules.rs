@@ -71,6 +71,7 @@ impl BrokerConfig {
             ("diskMaxUsedSpaceRatio", &mut self.disk_max_used_percent, 10, 95),
             ("diskSpaceCleanForciblyRatio", &mut self.disk_force_percent, 30, 85),
             ("diskSpaceWarningLevelRatio", &mut self.disk_full_percent, 35, 90),
+            ("diskRefuseEarlyRatio", &mut self.disk_early_percent, 10, 95),
         ];
         for (key, percent, low, high) in ratios {
             let clamped = (*percent).clamp(low, high);

@@ -168,6 +168,24 @@ impl ConfigValue for Hours {
     }
 }
 
+/// `diskRefuseEarlyTopics`: names of topics, separated by `;`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopicNames(pub Vec<String>);
+
+impl ConfigValue for TopicNames {
+    fn read(text: &str) -> Result<Self, String> {
+        let items = text.split(';').map(str::trim).filter(|item| !item.is_empty());
+        let checked = |item: &str| match uringmq_proto::names::check_topic(item) {
+            Ok(()) => Ok(item.to_owned()),
+            Err(e) => Err(format!("has '{item}', no name of a topic: {e}")),
+        };
+        Ok(TopicNames(items.map(checked).collect::<Result<_, _>>()?))
+    }
+    fn show(&self) -> String {
+        self.0.join(";")
+    }
+}
+
 /// `cpuSet`: cores as `0-3,5`; empty means all that the process may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuSet(pub Vec<usize>);

@@ -258,6 +258,8 @@ async fn add_disk(table: &mut Table, shard: &Shard) {
         }
         put(table, key, ratio);
     }
+    let hours = shard.marks.disk_hours_left.load(Ordering::Relaxed);
+    put(table, "diskFullInHours", i64::try_from(hours).unwrap_or(-1));
 }
 
 async fn add_delay(table: &mut Table, shard: &Rc<Shard>) {

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use uringmq_proto::body::topic::TopicFilterType;
 use uringmq_proto::codes::response as code;
 use uringmq_proto::command::{FLAG_RESPONSE, Head, Response, Value, write_frame};
@@ -100,6 +101,13 @@ fn try_send(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError>
             return shard.ask_control(req);
         }
     };
+    if shard.marks.disk_early.load(Ordering::Relaxed) != 0 && config.disk_early_topics.0.iter().any(|t| t == h.topic) {
+        let remark = format!(
+            "service not available now. the disk is filling up, and topic[{}] is one of diskRefuseEarlyTopics",
+            h.topic
+        );
+        return Err(BrokerError::refused(code::SERVICE_NOT_AVAILABLE, remark));
+    }
     let queues = topic.config.read_queue_nums.max(topic.config.write_queue_nums);
     if h.queue_id >= queues {
         let remark =

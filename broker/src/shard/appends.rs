@@ -94,6 +94,7 @@ impl Refusal {
         match e {
             StoreError::TooLarge { bytes, max } => Refusal::TooLarge { bytes: *bytes, max: *max },
             StoreError::NoSpace(at) => Refusal::NoSpace(*at),
+            StoreError::DiskFull => Refusal::DiskFull,
             StoreError::Poisoned { op, at } | StoreError::Io { op, at, .. } => Refusal::Poisoned { op, at: *at },
             StoreError::Corrupt { at, .. } | StoreError::OutOfRange(at) => Refusal::Poisoned { op: "append", at: *at },
             StoreError::File { op, .. } => Refusal::Poisoned { op, at: PhyOffset(0) },
@@ -105,7 +106,7 @@ impl Refusal {
             Refusal::TooLarge { bytes, max } => StoreError::TooLarge { bytes, max },
             Refusal::NoSpace(at) => StoreError::NoSpace(at),
             Refusal::Poisoned { op, at } => StoreError::Poisoned { op, at },
-            Refusal::DiskFull => StoreError::NoSpace(PhyOffset(0)),
+            Refusal::DiskFull => StoreError::DiskFull,
         }
     }
 }

@@ -39,6 +39,10 @@ pub struct Marks {
     pub readable: AtomicU64,
     /// The disk is nearly full: writes are refused (1) until use falls.
     pub disk_full: AtomicU64,
+    /// The disk is so full that topics of `diskRefuseEarlyTopics` are refused (1).
+    pub disk_early: AtomicU64,
+    /// Hours until it is full at the present rate; `u64::MAX` when that is not known, or never.
+    pub disk_hours_left: AtomicU64,
 }
 
 impl Marks {

@@ -40,6 +40,9 @@ pub struct Writer {
     pub tail_moved: Event,
     /// Retention was asked for by code 329; it is looked at its next time.
     pub clean_now: Cell<bool>,
+    /// A segment could not be made for lack of space; retention is rung for.
+    pub no_space: Cell<bool>,
+    pub space_short: Event,
     /// Where acknowledgements are noted beside the log's operations, when they are recorded.
     pub ops: Option<OpLog>,
 }
@@ -55,6 +58,8 @@ impl Writer {
             keeper,
             tail_moved: Event::default(),
             clean_now: Cell::new(false),
+            no_space: Cell::new(false),
+            space_short: Event::default(),
             ops,
         }
     }

@@ -1,4 +1,5 @@
-//! A full disk: sends are refused with a plain remark, whether or not they wait for the flush; reads go on; it heals by itself.
+//! A full disk: sends are refused with a plain remark, whether or not they wait for the flush; reads go on; it heals by itself. Before it
+//! refuses, it removes the oldest segments, unless that is switched off.
 use crate::common::{Pull, Server, props, test_dir};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,7 +44,8 @@ fn fills_refuses_and_heals(flush: &str) {
     std::fs::write(&ballast, vec![1; BALLAST_BYTES]).expect("room for the ballast");
     // Retention would refuse by its ratio before the disk is really full.
     let settings = format!(
-        "storePathRootDir={}\nflushDiskType={flush}\nshards=2\ncleanResourceInterval=600000",
+        "storePathRootDir={}\nflushDiskType={flush}\nshards=2\ncleanResourceInterval=600000\n\
+         cleanFileForciblyEnable=false",
         disk.0.join("store").display()
     );
     let mut server = Server::start(&format!("full-disk-server-{flush}"), &settings);
@@ -91,4 +93,111 @@ fn async_flush() {
 #[test]
 fn sync_flush() {
     fills_refuses_and_heals("SYNC_FLUSH");
+}
+
+/// A broker on a disk of its own, with small segments; `None` where this user may not mount.
+fn on_small_disk(name: &str, settings: &str) -> Option<(Server, Disk)> {
+    let Some(disk) = Disk::mount(&test_dir(&format!("full-disk-{name}"))) else {
+        println!("not tried: this user may not mount an ext4 image");
+        return None;
+    };
+    let settings = format!(
+        "storePathRootDir={}\nmappedFileSizeCommitLog=2097152\nshards=2\n{settings}",
+        disk.0.join("store").display()
+    );
+    Some((Server::start(&format!("full-disk-server-{name}"), &settings), disk))
+}
+
+/// Sends until `count` are stored. One that meets the moment in which a segment is being removed may be sent again, as clients do.
+fn send_all(server: &Server, count: usize, body: &[u8]) {
+    let mut client = server.client();
+    let mut refusals = 0;
+    for n in 0..count as i64 {
+        loop {
+            let sent = client.send("Full", 0, "", body);
+            if sent.code == 0 {
+                assert_eq!(sent.queue_offset, n);
+                break;
+            }
+            refusals += 1;
+            assert!(sent.code == 14 && refusals < 200_000, "{}: {}", sent.code, sent.remark);
+        }
+    }
+}
+
+/// More is sent than the disk holds: the oldest segments go, the newest messages are there.
+fn makes_room(name: &str, settings: &str) {
+    let Some((server, disk)) = on_small_disk(name, settings) else { return };
+    let body = vec![7; BODY_BYTES];
+    server.client().create_topic("Full", 1);
+    send_all(&server, SENDS_MAX, &body);
+    let mut client = server.client();
+    let (min, max) = client.bounds("Full", 0);
+    assert!(max == SENDS_MAX as i64 && min > 0, "{min} to {max}");
+    assert_eq!(client.pull(&Pull::at("Full", 0, max - 1)).messages[0].body, body);
+    assert!(server.log().contains("removed the oldest segment"), "{}", server.log());
+    server.check_healthy("a disk that was cleaned by force");
+    drop(server);
+    drop(disk);
+}
+
+#[test]
+fn the_oldest_segments_go_by_force_before_anything_is_refused_by_ratio() {
+    makes_room("ratio", "cleanResourceInterval=100\ndeleteCommitLogFilesInterval=0");
+}
+
+#[test]
+fn the_oldest_segment_goes_when_the_next_one_cannot_be_made() {
+    makes_room("enospc", "cleanResourceInterval=600000\ndeleteCommitLogFilesInterval=0");
+}
+
+#[test]
+fn a_watermark_in_bytes_refuses_and_early_topics_go_first() {
+    let free = 50 << 20; // of 64 MiB, and the filesystem takes its part
+    let settings = format!(
+        "cleanResourceInterval=100\ncleanFileForciblyEnable=false\ndiskFullFreeBytes={free}\n\
+         diskRefuseEarlyTopics=Early\ndiskRefuseEarlyRatio=10"
+    );
+    let Some((server, disk)) = on_small_disk("bytes", &settings) else { return };
+    let mut client = server.client();
+    client.must_succeed = true;
+    ["Full", "Early"].iter().for_each(|topic| client.create_topic(topic, 1));
+    assert_eq!(client.sent("Early", 0, "", b"while there is room").code, 0);
+    client.must_succeed = false;
+    let ballast = disk.0.join("ballast");
+    let refused = |topic: &str, client: &mut crate::common::Client, remark: &str| {
+        let found = (0..1_000_000).find_map(|_| Some(client.send(topic, 0, "", b"x")).filter(|sent| sent.code != 0));
+        let found = found.expect("it is refused in the end");
+        assert!(found.code == 14 && found.remark.contains(remark), "{}: {}", found.code, found.remark);
+    };
+    std::fs::write(&ballast, vec![1; 6 << 20]).expect("room for the ballast");
+    refused("Early", &mut client, "topic[Early] is one of diskRefuseEarlyTopics");
+    std::fs::write(&ballast, vec![1; BALLAST_BYTES]).expect("room for the ballast");
+    refused("Full", &mut client, "the disk is nearly full");
+    assert_eq!(client.pull(&Pull::at("Early", 0, 0)).messages[0].body, b"while there is room", "reads go on");
+    std::fs::remove_file(&ballast).expect("the ballast");
+    for topic in ["Full", "Early"] {
+        let again = (0..1_000_000).any(|_| client.send(topic, 0, "", b"again").code == 0);
+        assert!(again, "{topic} is taken again");
+    }
+    drop(server);
+    drop(disk);
+}
+
+#[test]
+fn the_log_is_kept_below_its_size() {
+    let settings = "mappedFileSizeCommitLog=1048576\ncommitLogBytesMax=4194304\ncleanResourceInterval=100\ndeleteCommitLogFilesInterval=0";
+    let server = Server::start("full-disk-size", settings);
+    server.client().create_topic("Full", 1);
+    send_all(&server, 60, &vec![7; BODY_BYTES]);
+    let mut client = server.client();
+    // 15 segments were written, four may stay; three messages fit in one.
+    let kept = (0..2_000_000).any(|_| {
+        let (min, max) = client.bounds("Full", 0);
+        max - min <= 12
+    });
+    assert!(kept, "{:?}", client.bounds("Full", 0));
+    let (min, max) = client.bounds("Full", 0);
+    assert_eq!(client.pull_all("Full", 0, min, (max - min) as usize).len(), (max - min) as usize);
+    server.check_healthy("a limit of the log's size");
 }
