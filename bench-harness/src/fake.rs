@@ -214,8 +214,9 @@ fn the_open_loop_sees_all_that_a_stall_delayed_and_the_closed_loop_does_not() {
     assert!(ms_at(&open, 0.8) >= 150.0, "p80 {} ms", ms_at(&open, 0.8));
     assert!(ms_at(&open, 1.0) >= 390.0, "max {} ms", ms_at(&open, 1.0));
     let (closed, _) = loaded(serve(Faults { stall, ..Faults::default() }), plan(Pace::Closed(1), 1), 1).unwrap();
-    assert!(closed.msgs > 350, "{} messages", closed.msgs);
-    assert!(ms_at(&closed, 0.95) < 150.0, "p95 {} ms", ms_at(&closed, 0.95));
+    // One request in flight waited, so nearly all latencies of the closed loop know nothing of it.
+    assert!(ms_at(&closed, 0.8) < ms_at(&open, 0.8), "p80 {} ms, {} ms", ms_at(&closed, 0.8), ms_at(&open, 0.8));
+    assert!(ms_at(&closed, 1.0) >= 390.0, "max {} ms", ms_at(&closed, 1.0));
 }
 
 #[test]
