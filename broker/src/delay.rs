@@ -7,6 +7,7 @@
 //!
 //! A level that was read to its end cannot have anything due before its delay has passed, so an empty queue is looked at rarely and a
 //! waiting head is waited for to the millisecond.
+use crate::control::persist::{self, Watch};
 use crate::handlers::offset::stopping;
 use crate::placement::ShardId;
 use crate::shard::Shard;
@@ -57,6 +58,7 @@ pub struct Delay {
     version: Cell<DataVersion>,
     updates: Cell<u64>,
     dirty: Cell<bool>,
+    watch: Watch,
     /// Entries stepped over since the start.
     skipped: Cell<u64>,
     delivered: Cell<u64>,
@@ -110,19 +112,27 @@ pub fn table_text(delay: &Delay) -> Vec<u8> {
     fastjson::to_vec_pretty(&delay.table())
 }
 
+const FILE: &str = "delayOffset.json";
+
 fn path(shard: &Shard) -> PathBuf {
-    shard.config().store_root.join("config").join("delayOffset.json")
+    persist::path(&shard.config().store_root, FILE)
 }
 
-/// Writes `delayOffset.json` when something moved since it was last written. Before [`start`] has read it nothing is written.
+/// Writes `delayOffset.json` when something moved since it was last written, or it is not ours any more. Before [`start`] has read it
+/// nothing is written.
 pub async fn save(shard: &Rc<Shard>) -> Result<(), StoreError> {
-    if shard.delay.levels.borrow().is_empty() || !shard.delay.dirty.replace(false) {
+    let delay = &shard.delay;
+    if delay.levels.borrow().is_empty() {
         return Ok(());
     }
-    let text = table_text(&shard.delay);
+    if !delay.dirty.replace(false) && !delay.watch.is_foreign(shard, FILE).await {
+        return Ok(());
+    }
+    let text = table_text(delay);
     let saved = json_table::save(&shard.io, &path(shard), &text).await;
+    delay.watch.note(shard, FILE).await;
     if saved.is_err() {
-        shard.delay.dirty.set(true);
+        delay.dirty.set(true);
     }
     saved
 }
@@ -133,6 +143,7 @@ pub async fn start(shard: &Rc<Shard>) -> Result<(), StoreError> {
     let config = shard.config();
     let parse = |text: &[u8]| fastjson::from_slice::<DelayOffsetTable>(text).map_err(|e| e.to_string());
     let stored = json_table::load(&shard.io, &path(shard), parse).await?.unwrap_or_default();
+    shard.delay.watch.note(shard, FILE).await;
     let mut levels = Vec::with_capacity(config.delay_levels.ms.len());
     for level in 1..=config.delay_levels.ms.len() {
         let (min, max) = match queue_of(shard, level) {

@@ -87,7 +87,10 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
     let checked =
         start_checks::check(shards, &config.store_root, &[&config.commit_log_dir]).map_err(|e| e.to_string())?;
     checked.warnings.iter().for_each(|text| warn!("{text}"));
-    let _lock = checked.lock; // held until the process ends its work
+    let mut lock = checked.lock; // held until the process ends its work
+    if let Err(e) = lock.guard(&config.commit_log_dir) {
+        warn!(error = %e, "nothing but the lock keeps an Apache broker off this store while it is open");
+    }
     let bound = bind(config.listen_addr())?;
     let fast = if config.listen_port == 0 { None } else { Some(bind(config.fast_listen_addr())?) };
     let store = config.to_store_config();
@@ -103,6 +106,7 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
             written: AtomicU64::new(opened.end.0),
             durable: AtomicU64::new(opened.end.0),
             readable: AtomicU64::new(opened.end.0),
+            checkpointed: AtomicU64::new(opened.end.0), // recovery wrote one
             disk_full: AtomicU64::new(0),
             disk_early: AtomicU64::new(0),
             disk_hours_left: AtomicU64::new(u64::MAX),
@@ -272,6 +276,7 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         figures: stats::Figures::default(),
         control,
         index,
+        checkpoint_turn: Default::default(),
         writer,
         io,
     });

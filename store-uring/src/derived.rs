@@ -1,4 +1,4 @@
-//! In which order derived files become durable and the checkpoint says so. Used by the shards' upkeep, the clean stop, and the tests that
+//! In which order derived files become durable and the checkpoint says so. Used by the shards' upkeep, the clean stop, recovery, and the tests that
 //! crash in between. Source: store-format sheet 6, 13.
 //!
 //! 1. Each shard: [`sync_queues`]; the one with the index: `Index::prepare` (all but its headers).
@@ -32,26 +32,38 @@ pub async fn sync_queues<I: Io>(io: &I, root: &Path, queues: &[&ConsumeQueue<I>]
     ConsumeQueue::sync_many(io, root, queues).await
 }
 
+/// Writes the headers of an index whose `prepare` gave `index_ms`, and first, should they be later than it, a checkpoint that says so. `now`
+/// is the checkpoint as it is on the disk.
+pub(crate) async fn commit_index<I: Io>(
+    io: &I,
+    root: &Path,
+    now: &mut Checkpoint,
+    index: &Index<I>,
+    index_ms: i64,
+) -> Result<(), StoreError> {
+    if index_ms > now.index_ms {
+        now.index_ms = index_ms;
+        checkpoint::write(io, root, now).await?;
+    }
+    index.commit().await
+}
+
 /// Writes the checkpoint that `all` shards and the log, synced up to `durable`, allow; nothing when they allow none yet. `index`: with what
-/// `prepare` gave for it after the records of `all` were put.
+/// `prepare` gave for it after the records of `all` were put. Returns the record that the checkpoint on the disk covers now.
 pub async fn advance<I: Io>(
     io: &I,
     root: &Path,
     index: Option<(&Index<I>, i64)>,
     all: &[Synced],
     durable: PhyOffset,
-) -> Result<(), StoreError> {
+) -> Result<PhyOffset, StoreError> {
     let mut now = checkpoint::read(io, root).await?;
     if let Some((index, index_ms)) = index {
-        if index_ms > now.index_ms {
-            now.index_ms = index_ms;
-            checkpoint::write(io, root, &now).await?;
-        }
-        index.commit().await?;
+        commit_index(io, root, &mut now, index, index_ms).await?;
     }
-    let Some(least) = all.iter().min_by_key(|synced| synced.last) else { return Ok(()) };
+    let Some(least) = all.iter().min_by_key(|synced| synced.last) else { return Ok(now.logics_phy) };
     if least.last >= durable || least.last == PhyOffset(0) {
-        return Ok(());
+        return Ok(now.logics_phy);
     }
     let next = Checkpoint {
         physic_ms: least.last_ms.max(now.physic_ms),
@@ -62,5 +74,5 @@ pub async fn advance<I: Io>(
     if next != now {
         checkpoint::write(io, root, &next).await?;
     }
-    Ok(())
+    Ok(next.logics_phy)
 }

@@ -23,7 +23,7 @@ mod seeded;
 #[cfg(feature = "seeded-bugs")]
 pub mod seeded;
 pub mod segment;
-mod turn;
+pub mod turn;
 
 use std::path::PathBuf;
 use thiserror::Error;

@@ -1,15 +1,74 @@
 //! The store's `lock` file: an open-file-description write lock on byte 0, so that Apache's broker and ours exclude each other.
 //! Java's `FileChannel.tryLock(0, 1, false)` is a POSIX record lock of the process; the two kinds see each other.
+//!
+//! Apache's broker asks for the lock only after it has loaded and recovered the store, that is after it has deleted the segment made
+//! ahead, set back the index and written into the queues of a store that another one runs on. So [`StoreLock::guard`] puts a name into
+//! the log's directory at which it stops before all that: a link to a descriptor of this process, a file of the wrong length while the
+//! process lives. When it is gone, killed or not, the link leads nowhere and Apache's broker removes it as "an empty last file".
 use crate::StoreError;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Sorts behind every segment's name, and is told to the operator by the broker that refuses because of it.
+pub const GUARD: &str = "uringmq-has-this-store-open";
+/// The guard's descriptor has a number about here, which no process that is given this one's id later has in use by chance.
+const GUARD_FD_MAX: u64 = 16_384;
 
 /// Held while it lives.
 #[derive(Debug)]
 pub struct StoreLock {
-    _file: File,
+    file: File,
+    guard: Option<(PathBuf, OwnedFd)>,
+}
+
+impl StoreLock {
+    /// Makes Apache's broker refuse the store before it changes anything of it. Blocking, as `lock`. Works against processes that may
+    /// look at this one's descriptors: of the same user, in the same container.
+    pub fn guard(&mut self, commit_log_dir: &Path) -> Result<(), StoreError> {
+        let path = commit_log_dir.join(GUARD);
+        let failed = |op| {
+            let path = path.clone();
+            move |source| StoreError::File { op, path, source }
+        };
+        std::fs::create_dir_all(commit_log_dir).map_err(failed("create directory of"))?;
+        let fd = self.high_descriptor().map_err(failed("duplicate a descriptor for"))?;
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed("remove")(e)),
+            _ => {}
+        }
+        let target = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+        std::os::unix::fs::symlink(target, &path).map_err(failed("link"))?;
+        self.guard = Some((path, fd));
+        Ok(())
+    }
+
+    fn high_descriptor(&self) -> io::Result<OwnedFd> {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the pointer is valid for the call.
+        if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        let from = limit.rlim_cur.clamp(2, GUARD_FD_MAX) * 3 / 4 + std::process::id() as u64 % 61;
+        // SAFETY: the descriptor is open while `self.file` lives.
+        let fd =
+            unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from.min(limit.rlim_cur - 1) as i32) };
+        if fd == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call above made it, and nothing else knows it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+}
+
+impl Drop for StoreLock {
+    fn drop(&mut self) {
+        if let Some((path, _)) = &self.guard {
+            // Without a process to lead to it is harmless, so a failure is too.
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// Blocking; called once before any shard runs. `Refused` (naming the holder's pid when the system tells) when another process has it.
@@ -33,7 +92,7 @@ pub fn lock(root: &Path) -> Result<StoreLock, StoreError> {
     if file.metadata().map_err(failed("stat"))?.len() == 0 {
         file.write_all(b"lock").map_err(failed("write"))?;
     }
-    Ok(StoreLock { _file: file })
+    Ok(StoreLock { file, guard: None })
 }
 
 /// For those who only read, several at once: excludes a broker, and is excluded by one. Writes nothing; `None` when the store has no
@@ -50,7 +109,7 @@ pub fn lock_to_read(root: &Path) -> Result<Option<StoreLock>, StoreError> {
         Err(e) => return Err(failed("open")(e)),
     };
     match set_lock(&file, libc::F_RDLCK) {
-        Ok(()) => Ok(Some(StoreLock { _file: file })),
+        Ok(()) => Ok(Some(StoreLock { file, guard: None })),
         Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
             Err(refused(&path, &file, "stop it first"))
         }
@@ -110,6 +169,32 @@ mod tests {
         drop(held);
         lock(&dir).unwrap();
         assert_eq!(std::fs::read(dir.join("lock")).unwrap(), b"lock");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// What Java's `File.length` says: 0 for a name that leads nowhere.
+    fn java_length(path: &Path) -> u64 {
+        std::fs::metadata(path).map_or(0, |meta| meta.len())
+    }
+
+    #[test]
+    fn the_guard_has_a_wrong_length_while_it_is_held_and_none_afterwards() {
+        let dir = temp("guard");
+        let log = dir.join("commitlog");
+        let path = log.join(GUARD);
+        let mut held = lock(&dir).unwrap();
+        held.guard(&log).unwrap();
+        assert_eq!(java_length(&path), 4);
+        assert!(GUARD > "99999999999999999999", "it is the last of the directory");
+        drop(held);
+        assert!(std::fs::symlink_metadata(&path).is_err(), "removed at a clean end");
+        // As after a kill: a number of no process.
+        std::os::unix::fs::symlink("/proc/4294967295/fd/9000", &path).unwrap();
+        assert_eq!(java_length(&path), 0);
+        let mut held = lock(&dir).unwrap();
+        held.guard(&log).unwrap();
+        assert_eq!(java_length(&path), 4, "a stale one is replaced");
+        drop(held);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

@@ -51,7 +51,7 @@ impl Segments {
         let failed = |op, path: PathBuf| move |source| StoreError::File { op, path, source };
         let names = io.list(dir).await.map_err(failed("list", dir.clone()))?;
         let mut files = Vec::new();
-        for name in names {
+        for name in names.into_iter().filter(|name| name != Path::new(crate::lock::GUARD)) {
             let path = dir.join(&name);
             let meta = io.metadata(&path).await.map_err(failed("stat", path.clone()))?;
             match crate::consume_queue::file_start(&name) {

@@ -11,6 +11,7 @@
 //!    one is written and the store marked as running, so that a crash in here only makes the next start do the same again.
 use crate::checkpoint::{self, Checkpoint};
 use crate::consume_queue::{Appended, ConsumeQueue, Entry};
+use crate::derived;
 use crate::dispatch::{self, Dispatch};
 use crate::index::{Index, Lost};
 use crate::io::Io;
@@ -643,7 +644,8 @@ impl<'a, I: Io> Recovery<'a, I> {
         }
         if let (Some(index), Some((phy, ms))) = (&self.index, self.last_record) {
             index.mark_indexed(PhyOffset(phy), ms);
-            index.sync().await?;
+            let index_ms = index.prepare().await?;
+            derived::commit_index(&self.io, &self.config.root, &mut self.checkpoint, index, index_ms).await?;
         }
         self.segments.sync(&self.io, self.walk_from, end).await?;
         self.write_checkpoint().await?;
@@ -690,9 +692,6 @@ impl<'a, I: Io> Recovery<'a, I> {
             self.checkpoint.logics_phy = PhyOffset(phy);
             self.checkpoint.logics_ms = ms;
             self.checkpoint.physic_ms = ms;
-        }
-        if let Some(index) = &self.index {
-            self.checkpoint.index_ms = self.checkpoint.index_ms.max(index.synced_ms());
         }
         if self.checkpoint != before {
             checkpoint::write(&self.io, &self.config.root, &self.checkpoint).await?;

@@ -3,16 +3,16 @@ use crate::event::Event;
 use std::cell::Cell;
 
 #[derive(Default, Debug)]
-pub(crate) struct Turn {
+pub struct Turn {
     taken: Cell<bool>,
     freed: Event,
 }
 
 /// The turn is free again when this is dropped.
-pub(crate) struct Taken<'a>(&'a Turn);
+pub struct Taken<'a>(&'a Turn);
 
 impl Turn {
-    pub(crate) async fn take(&self) -> Taken<'_> {
+    pub async fn take(&self) -> Taken<'_> {
         while self.taken.replace(true) {
             self.freed.next().await;
         }

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use uringmq_store::lock;
 
 /// One file as it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,9 @@ pub(crate) fn names(dir: &Path) -> Result<Vec<String>, ToolError> {
     let mut names = Vec::new();
     for entry in listed {
         let entry = entry.map_err(ToolError::io("list", dir))?;
+        if entry.file_name() == lock::GUARD {
+            continue; // left by a broker that was killed; it leads nowhere
+        }
         names.push(entry.file_name().to_string_lossy().into_owned());
     }
     names.sort_unstable();

@@ -21,9 +21,10 @@ use uringmq_proto::body::offset::ConsumerOffsetTable;
 use uringmq_proto::body::topic::DataVersion;
 use uringmq_proto::codes::response as code;
 use uringmq_proto::fastjson;
+use uringmq_store::io::Io as _;
 use uringmq_store::{StoreError, json_table};
 
-/// After a failed save, even when nothing else changes.
+/// After a failed save, even when nothing else changes; also how often a file is compared with what was saved.
 const RETRY: Duration = Duration::from_secs(5);
 /// Before the first save of offsets (Apache's broker waits as long).
 const OFFSETS_FIRST: Duration = Duration::from_secs(10);
@@ -44,9 +45,39 @@ pub async fn read<T>(
     json_table::load(io, &path(store_root, file), parse).await
 }
 
+/// Sees that a table's file is no longer the one that was read or saved last. Nobody else has a business with it, but an Apache broker
+/// started on this store by mistake rewrites tables, some of them emptied, even when the store is refused to it.
+#[derive(Default)]
+pub struct Watch {
+    /// Time and length of the file; `None` where there is none.
+    seen: Cell<Option<(i64, u64)>>,
+}
+
+impl Watch {
+    async fn look(shard: &Shard, file: &str) -> Option<(i64, u64)> {
+        let meta = shard.io.metadata(&path(&shard.config().store_root, file)).await.ok()?;
+        Some((meta.modified_ms, meta.bytes))
+    }
+
+    /// The file as it is now is ours.
+    pub async fn note(&self, shard: &Shard, file: &str) {
+        self.seen.set(Watch::look(shard, file).await);
+    }
+
+    /// Whether it has to be written again.
+    pub async fn is_foreign(&self, shard: &Shard, file: &str) -> bool {
+        let foreign = Watch::look(shard, file).await != self.seen.get();
+        if foreign {
+            warn!(file, "a table was changed by another process while this one has the store; it is written again");
+        }
+        foreign
+    }
+}
+
 /// Saves one table whenever it is told that the table changed.
 pub struct Saver {
     file: &'static str,
+    watch: Watch,
     wanted: Cell<u64>,
     /// The last change that was saved, or could not be.
     done: Progress,
@@ -59,6 +90,7 @@ impl Saver {
     pub fn new(file: &'static str) -> Self {
         Saver {
             file,
+            watch: Watch::default(),
             wanted: Cell::new(0),
             done: Progress::default(),
             failed: RefCell::default(),
@@ -117,10 +149,22 @@ pub async fn run(shard: Rc<Shard>, saver: fn(&Control) -> &Saver, text: fn(&Cont
     let control = shard.control();
     let saver = saver(control);
     let path = path(&shard.config().store_root, saver.file);
+    saver.watch.note(&shard, saver.file).await;
     loop {
-        saver.due().await;
+        let due = async {
+            saver.due().await;
+            true
+        };
+        let looked_at = async {
+            Timer::new(RETRY).await;
+            saver.watch.is_foreign(&shard, saver.file).await
+        };
+        if !future::or(due, looked_at).await {
+            continue;
+        }
         let (ticket, table) = (saver.wanted.get(), text(control));
         let outcome = json_table::save(&shard.io, &path, &table).await;
+        saver.watch.note(&shard, saver.file).await;
         saver.finish(ticket, outcome);
     }
 }
@@ -128,6 +172,7 @@ pub async fn run(shard: Rc<Shard>, saver: fn(&Control) -> &Saver, text: fn(&Cont
 /// What the control role remembers of `consumerOffset.json`.
 #[derive(Default)]
 pub struct OffsetsFile {
+    watch: Watch,
     version: Cell<DataVersion>,
     /// Changes counted into the version so far.
     counted: Cell<u64>,
@@ -141,6 +186,7 @@ pub async fn load_offsets(shard: &Rc<Shard>) -> Result<(), StoreError> {
     let root = shard.config().store_root.clone();
     let stored = read(&shard.io, &root, OFFSETS_FILE, parse).await?.unwrap_or_default();
     let file = &shard.control().offsets_file;
+    file.watch.note(shard, OFFSETS_FILE).await;
     file.version.set(stored.data_version.next(stored.data_version.state_version, shard.now_ms()));
     let rows = Arc::new(stored.offset_table);
     let count: usize = rows.values().map(|queues| queues.len()).sum();
@@ -183,7 +229,8 @@ pub async fn save_offsets(shard: &Rc<Shard>) -> Result<(), StoreError> {
 
 async fn gather_and_save(shard: &Rc<Shard>, file: &OffsetsFile) -> Result<(), StoreError> {
     let dirty = shard.run_on_all(|s| async move { s.offsets.dirty() }).await;
-    if dirty.len() == shard.shards as usize && !dirty.contains(&true) {
+    let changed = dirty.len() < shard.shards as usize || dirty.contains(&true);
+    if !changed && !file.watch.is_foreign(shard, OFFSETS_FILE).await {
         return Ok(());
     }
     let export = |s: Rc<Shard>| async move {
@@ -200,6 +247,7 @@ async fn gather_and_save(shard: &Rc<Shard>, file: &OffsetsFile) -> Result<(), St
     let entries = rows.len();
     let text = fastjson::to_vec_pretty(&table_of(file.version.get(), rows));
     json_table::save(&shard.io, &path(&shard.config().store_root, OFFSETS_FILE), &text).await?;
+    file.watch.note(shard, OFFSETS_FILE).await;
     info!(entries, version = file.version.get().counter, commits, "consumer offsets saved");
     Ok(())
 }

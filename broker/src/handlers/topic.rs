@@ -5,7 +5,7 @@ use crate::control::{self, persist};
 use crate::error::BrokerError;
 use crate::handlers::client::{body, json_answer};
 use crate::requests::{Answer, Request};
-use crate::shard::Shard;
+use crate::shard::{Shard, upkeep};
 use std::rc::Rc;
 use std::sync::Arc;
 use tracing::{info, warn};
@@ -82,6 +82,10 @@ pub async fn delete_topic(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Respon
     control.settle(change).await?;
     if let Err(e) = persist::save_offsets(shard).await {
         warn!(error = %e, "the offsets of deleted topics are still in the file");
+    }
+    // So that a restart after a kill does not build the queues again from the log.
+    if let Err(e) = upkeep::write_checkpoint(shard).await {
+        warn!(error = %e, "checkpoint not written after the deletion of a topic");
     }
     Ok(Response::ok())
 }

@@ -28,8 +28,9 @@ use uringmq_proto::types::{PhyOffset, QueueKey};
 use uringmq_remoting::connection::Conns;
 use uringmq_remoting::stop::Gate;
 use uringmq_store::io::Io as _;
+use uringmq_store::turn::Turn;
 
-/// How far the log is, readable on every core. Written by the writer core alone; each only grows.
+/// How far the log is, readable on every core. Written by the writer core alone (but for `checkpointed`); each only grows.
 #[derive(Debug, Default)]
 pub struct Marks {
     pub min: AtomicU64,
@@ -37,6 +38,8 @@ pub struct Marks {
     pub durable: AtomicU64,
     /// Consumers may read up to here: written, or durable with SYNC_FLUSH.
     pub readable: AtomicU64,
+    /// Start of the last record that the checkpoint on the disk covers. Written by shard 0.
+    pub checkpointed: AtomicU64,
     /// The disk is nearly full: writes are refused (1) until use falls.
     pub disk_full: AtomicU64,
     /// The disk is so full that topics of `diskRefuseEarlyTopics` are refused (1).
@@ -104,6 +107,8 @@ pub struct Shard {
     pub control: Option<Control>,
     /// Shard 0 only, when messageIndexEnable.
     pub index: Option<Index>,
+    /// Held by whoever writes the checkpoint; shard 0 only.
+    pub checkpoint_turn: Turn,
     /// The writer shard only.
     pub writer: Option<Writer>,
 }

@@ -5,6 +5,7 @@ use crate::shard::Shard;
 use glommio::timer::sleep;
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::{debug, error, info};
 use uringmq_proto::types::PhyOffset;
@@ -12,7 +13,7 @@ use uringmq_store::StoreError;
 use uringmq_store::derived::{self, Synced};
 
 const TICK_MS: u64 = 50;
-/// A checkpoint is due after so much was dispatched, or so long after the last one.
+/// A checkpoint is due after so much was dispatched (or a segment, if that is less), or so long after the last one.
 const CHECKPOINT_BYTES: u64 = 256 * 1024 * 1024;
 const CHECKPOINT_MS: i64 = 3000;
 const FLUSH_MS: i64 = 1000;
@@ -63,6 +64,7 @@ async fn sync_derived(shard: Rc<Shard>) -> Result<(Synced, Option<i64>), StoreEr
 
 /// Shard 0: a checkpoint whenever enough happened.
 pub async fn checkpoint_periodically(shard: Rc<Shard>) {
+    let bytes_max = CHECKPOINT_BYTES.min(shard.config().segment_bytes);
     let mut done = (shard.dispatch.at(), shard.now_ms());
     let mut trimmed = shard.marks.min();
     while !shard.gate.is_closed() {
@@ -73,7 +75,7 @@ pub async fn checkpoint_periodically(shard: Rc<Shard>) {
             trimmed = min;
             trim(&shard, min).await;
         }
-        if at == done.0 || (at.0 - done.0.0 < CHECKPOINT_BYTES && now - done.1 < CHECKPOINT_MS) {
+        if at == done.0 || (at.0 - done.0.0 < bytes_max && now - done.1 < CHECKPOINT_MS) {
             continue;
         }
         done = (at, now);
@@ -84,8 +86,20 @@ pub async fn checkpoint_periodically(shard: Rc<Shard>) {
     }
 }
 
-/// Claims what all shards have synced, and never more than the log itself has.
+/// Claims what all shards have synced, and never more than the log itself has. On shard 0; one at a time.
 pub async fn write_checkpoint(shard: &Rc<Shard>) -> Result<(), StoreError> {
+    let _turn = shard.checkpoint_turn.take().await;
+    let written = write_next_checkpoint(shard).await;
+    let ok = written.is_ok();
+    shard
+        .run_on(shard.writer_shard, move |s| async move {
+            s.writer.as_ref().expect("asked of the writer shard").checkpoint_tried(ok);
+        })
+        .await;
+    written
+}
+
+async fn write_next_checkpoint(shard: &Rc<Shard>) -> Result<(), StoreError> {
     let root = shard.config().store_root.clone();
     let mut all = Vec::with_capacity(shard.shards as usize);
     let mut index_ms = None;
@@ -101,13 +115,15 @@ pub async fn write_checkpoint(shard: &Rc<Shard>) -> Result<(), StoreError> {
         .run_on(shard.writer_shard, |s| async move {
             let keeper = &s.writer.as_ref().expect("asked of the writer shard").keeper;
             let durable = keeper.sync().await?;
-            s.marks.durable.store(durable.0, std::sync::atomic::Ordering::Release);
+            s.marks.durable.store(durable.0, Ordering::Release);
             Ok::<_, StoreError>(durable)
         })
         .await;
     let Some(durable) = synced_log else { return Ok(()) };
     let index = shard.index.as_ref().zip(index_ms);
-    derived::advance(&shard.io, &root, index, &all, durable?).await
+    let covered = derived::advance(&shard.io, &root, index, &all, durable?).await?;
+    shard.marks.checkpointed.fetch_max(covered.0, Ordering::AcqRel);
+    Ok(())
 }
 
 async fn trim(shard: &Rc<Shard>, min: PhyOffset) {

@@ -11,13 +11,15 @@ use crate::shard::appends::{AppendGroup, Appended, Receipt, Refusal, Run};
 use crate::stages::Stage;
 use crate::{Keeper, Log};
 use committed::{Committed, Entry, Span};
+use futures_lite::future;
+use glommio::timer::sleep;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tracing::error;
 use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset};
@@ -26,6 +28,11 @@ use uringmq_store::io::glommio::{OpKind, OpLog};
 
 /// Hints to a shard that is behind are dropped above this; its cursor reads the log instead.
 const HINT_BACKLOG_MAX: usize = 64;
+/// The checkpoint stays at most so many segments behind the end: Apache's broker, looking for the segment to recover from, walks back
+/// 10 and then starts where it is, with holes in the queues before.
+const UNCOVERED_SEGMENTS_MAX: u64 = 5;
+/// Longest wait for it before a batch.
+const UNCOVERED_HOLD: Duration = Duration::from_secs(1);
 
 /// The writer's inbox, on its shard.
 pub struct Writer {
@@ -38,6 +45,9 @@ pub struct Writer {
     pub keeper: Keeper,
     /// Wakes the keeper's task after a write.
     pub tail_moved: Event,
+    /// A checkpoint was tried; and whether the last one failed.
+    checkpoint_tried: Event,
+    checkpoint_failed: Cell<bool>,
     /// Retention was asked for by code 329; it is looked at its next time.
     pub clean_now: Cell<bool>,
     /// A segment could not be made for lack of space; retention is rung for.
@@ -57,6 +67,8 @@ impl Writer {
             stopped: Event::default(),
             keeper,
             tail_moved: Event::default(),
+            checkpoint_tried: Event::default(),
+            checkpoint_failed: Cell::new(false),
             clean_now: Cell::new(false),
             no_space: Cell::new(false),
             space_short: Event::default(),
@@ -73,6 +85,10 @@ impl Writer {
     }
     pub fn set_next(&self, next: Vec<(QueueKey, QueueOffset)>) {
         *self.next.borrow_mut() = next;
+    }
+    pub fn checkpoint_tried(&self, ok: bool) {
+        self.checkpoint_failed.set(!ok);
+        self.checkpoint_tried.set();
     }
     /// Lets `run` finish what is in the inbox and end; resolves when it has.
     pub async fn stop(&self) {
@@ -243,8 +259,27 @@ pub async fn run(shard: Rc<Shard>, mut log: Log, sync_flush: bool) {
         }
         write_batch(&shard, &mut log, waiting, sync_flush).await;
         writer.tail_moved.set();
+        await_checkpoint(&shard, writer).await;
     }
     writer.stopped.set();
+}
+
+/// Holds the next batch while the checkpoint is too far behind; only small segments get there. Never for long: a checkpoint that fails,
+/// or covers no more because a shard is behind, must not stop the writes.
+async fn await_checkpoint(shard: &Shard, writer: &Writer) {
+    let segment_bytes = shard.config().segment_bytes;
+    let segments = |mark: &AtomicU64| mark.load(Ordering::Acquire) / segment_bytes;
+    let marks = &shard.marks;
+    let behind = || segments(&marks.written) > segments(&marks.checkpointed) + UNCOVERED_SEGMENTS_MAX;
+    if !behind() {
+        return;
+    }
+    let covered = async {
+        while behind() && !writer.checkpoint_failed.get() {
+            writer.checkpoint_tried.wait().await;
+        }
+    };
+    future::or(covered, sleep(UNCOVERED_HOLD)).await;
 }
 
 async fn write_batch(shard: &Rc<Shard>, log: &mut Log, mut waiting: Waiting, sync_flush: bool) {

@@ -15,6 +15,7 @@ use uringmq_store::open::RepairReport;
 /// Of the first `sure` records of the model none may be missing. Returns the opened store and how many there are (those that
 /// retention removed included).
 pub async fn judge(io: SimIo, plan: &Plan, model: &Model, sure: usize, what: &str) -> (Machine, usize) {
+    judge_index_times(&io, &plan.config.root, what);
     let opened = Machine::open(io.clone(), &plan.config).await;
     let machine = opened.unwrap_or_else(|e| panic!("{what}: does not open: {e}"));
     let told = Told(&machine.opened.report, machine.opened.min.0, machine.opened.end.0);
@@ -27,6 +28,19 @@ pub async fn judge(io: SimIo, plan: &Plan, model: &Model, sure: usize, what: &st
     assert!(claimed < machine.opened.end || claimed.0 == 0, "{what}: the checkpoint names {claimed}, behind the end");
     drop(told);
     (machine, count)
+}
+
+/// After an unclean stop Apache's broker drops every index file whose header says a later time than the checkpoint.
+fn judge_index_times(io: &SimIo, root: &Path, what: &str) {
+    let time_at = |path: &Path, at: usize| {
+        let bytes = io.contents(path).unwrap_or_default();
+        bytes.get(at..at + 8).map_or(0, |time| i64::from_be_bytes(time.try_into().expect("8 bytes")))
+    };
+    let covered = time_at(&root.join("checkpoint"), 16);
+    for path in io.paths().iter().filter(|path| path.starts_with(root.join("index"))) {
+        let end = time_at(path, 8);
+        assert!(end <= covered, "{what}: {} ends at {end}, the checkpoint says {covered}", path.display());
+    }
 }
 
 /// Says what recovery did, should the judge find a fault.

@@ -315,7 +315,7 @@ impl Machine {
         }
         let durable = self.log.keeper().sync().await?;
         let index = index_ms.map(|ms| (&self.index, ms));
-        derived::advance(&self.io, &self.config.root, index, &all, durable).await
+        derived::advance(&self.io, &self.config.root, index, &all, durable).await.map(drop)
     }
 
     pub async fn save_table(&mut self, n: usize, model: &Rc<RefCell<Model>>) -> Result<(), StoreError> {
