@@ -116,6 +116,8 @@ campaign() { cargo test -p uringmq-store --features seeded-bugs --test campaign 
 
 interop() { bench-harness/interop/run --target ours "$@"; }
 
+stores() { bench-harness/interop/run-stores; }
+
 # kill_loop FLUSH_DISK_TYPE ROUNDS [chaos]: kill -9 under load and restart, over and over on one store; everything acknowledged must be
 # there. With chaos, the log is damaged behind the last acknowledged record before each restart.
 kill_loop() (
@@ -155,6 +157,7 @@ run_stage() {
     campaign) stage campaign campaign ;;
     campaign-30) MINUTES=30 stage campaign-30 campaign no_crash ;;
     build) stage build cargo build --workspace --bins ;;
+    stores) stage stores stores ;;
     interop) stage interop interop --shards 2 ;;
     interop-1) stage interop-1 interop --shards 1 --split --only java5 --tests "$SHORT" ;;
     interop-3) stage interop-3 interop_3 ;;
@@ -173,7 +176,7 @@ run_stage() {
   esac
 }
 
-CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos interop interop-1 interop-3)
+CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3)
 LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 big)
 
 case ${1:-} in

@@ -99,12 +99,28 @@ start_target() {
   esac
 }
 
-start_ours() {
+# Prints where our binary is.
+our_binary() {
   local bin=${URINGMQ_BIN:-${CARGO_TARGET_DIR:-$REPO/target}/debug/uringmq}
   if [ ! -x "$bin" ]; then
     echo "no binary at $bin: build it or name one with URINGMQ_BIN" >&2
     return 1
   fi
+  echo "$bin"
+}
+
+# Prints the directory of Apache's jars, fetched when they are not there yet.
+apache_lib() {
+  local lib=${APACHE_LIB:-$CACHE/apache-lib}
+  if ! ls "$lib"/rocketmq-broker-*.jar >/dev/null 2>&1; then
+    mvn -q -B -f "$HERE/apache/pom.xml" dependency:copy-dependencies -DoutputDirectory="$lib" >&2 || return 1
+  fi
+  echo "$lib"
+}
+
+start_ours() {
+  local bin
+  bin=$(our_binary) || return 1
   if [ "$SPLIT" = yes ]; then
     printf 'listenPort=%s\n' "$2" >"$1/namesrv.conf"
     launch "$1/namesrv.log" '^uringmq ready' "$bin" namesrv -c "$1/namesrv.conf" || return 1
@@ -115,10 +131,8 @@ start_ours() {
 }
 
 start_apache() {
-  local lib=${APACHE_LIB:-$CACHE/apache-lib} java=${JAVA_HOME:+$JAVA_HOME/bin/}java
-  if ! ls "$lib"/rocketmq-broker-*.jar >/dev/null 2>&1; then
-    mvn -q -B -f "$HERE/apache/pom.xml" dependency:copy-dependencies -DoutputDirectory="$lib" || return 1
-  fi
+  local lib java=${JAVA_HOME:+$JAVA_HOME/bin/}java
+  lib=$(apache_lib) || return 1
   mkdir -p "$1/home"
   printf 'listenPort=%s\n' "$2" >"$1/namesrv.conf"
   local jvm=(--add-opens=java.base/java.lang=ALL-UNNAMED --add-opens=java.base/java.util=ALL-UNNAMED

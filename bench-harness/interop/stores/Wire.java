@@ -1,0 +1,158 @@
+package stores;
+
+import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageId;
+import org.apache.rocketmq.remoting.netty.NettyClientConfig;
+import org.apache.rocketmq.remoting.netty.NettyRemotingClient;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+import org.apache.rocketmq.remoting.protocol.RequestCode;
+import org.apache.rocketmq.remoting.protocol.ResponseCode;
+
+/** Requests to one broker by Apache's remoting client; records as the broker has them stored, byte for byte. */
+final class Wire implements AutoCloseable {
+    private static final String GROUP = "TOOLS_CONSUMER";
+    private static final long MILLIS = 20_000;
+
+    private final String broker;
+    private final NettyRemotingClient client = new NettyRemotingClient(new NettyClientConfig());
+
+    Wire(String broker) {
+        this.broker = broker;
+        client.start();
+    }
+
+    @Override
+    public void close() {
+        client.shutdown();
+    }
+
+    private RemotingCommand ask(String address, int code, Object... fields) throws Exception {
+        RemotingCommand request = RemotingCommand.createRequestCommand(code, null);
+        for (int i = 0; i < fields.length; i += 2) {
+            request.addExtField((String) fields[i], String.valueOf(fields[i + 1]));
+        }
+        return client.invokeSync(address, request, MILLIS);
+    }
+
+    private RemotingCommand succeed(int code, Object... fields) throws Exception {
+        RemotingCommand answer = ask(broker, code, fields);
+        if (answer.getCode() != ResponseCode.SUCCESS) {
+            throw new AssertionError("request " + code + ": " + answer.getCode() + " " + answer.getRemark());
+        }
+        return answer;
+    }
+
+    private long number(int code, String field, Object... fields) throws Exception {
+        return Long.parseLong(succeed(code, fields).getExtFields().get(field));
+    }
+
+    long min(String topic, int queue) throws Exception {
+        return number(RequestCode.GET_MIN_OFFSET, "offset", "topic", topic, "queueId", queue);
+    }
+
+    long max(String topic, int queue) throws Exception {
+        return number(RequestCode.GET_MAX_OFFSET, "offset", "topic", topic, "queueId", queue, "committed", true);
+    }
+
+    void commit(String group, String topic, int queue, long offset) throws Exception {
+        succeed(RequestCode.UPDATE_CONSUMER_OFFSET, "consumerGroup", group, "topic", topic, "queueId", queue, "commitOffset", offset);
+    }
+
+    long committed(String group, String topic, int queue) throws Exception {
+        return number(RequestCode.QUERY_CONSUMER_OFFSET, "offset", "consumerGroup", group, "topic", topic, "queueId", queue,
+            "setZeroIfNotFound", false);
+    }
+
+    /** Whether the broker has a handler for the code: it is asked with no field at all. */
+    boolean knows(int code) throws Exception {
+        return ask(broker, code).getCode() != ResponseCode.REQUEST_CODE_NOT_SUPPORTED;
+    }
+
+    /** The records of a queue from an offset to its end, each at the offset that follows the one before. */
+    List<byte[]> pull(String topic, int queue, long from) throws Exception {
+        List<byte[]> records = new ArrayList<>();
+        long end = max(topic, queue);
+        long at = from;
+        while (at < end) {
+            RemotingCommand answer = ask(broker, RequestCode.PULL_MESSAGE, "consumerGroup", GROUP, "topic", topic, "queueId", queue,
+                "queueOffset", at, "maxMsgNums", 32, "sysFlag", 4, "commitOffset", 0, "suspendTimeoutMillis", 0,
+                "subscription", "*", "subVersion", 0, "expressionType", "TAG");
+            if (answer.getCode() != ResponseCode.SUCCESS) {
+                throw new AssertionError("pull of " + topic + "/" + queue + " at " + at + " of " + from + ".." + end + ": "
+                    + answer.getCode() + " " + answer.getRemark() + " " + answer.getExtFields());
+            }
+            for (byte[] record : split(answer.getBody())) {
+                long offset = ByteBuffer.wrap(record).getLong(20);
+                if (offset != at) {
+                    throw new AssertionError(topic + "/" + queue + ": record of offset " + offset + " where " + at + " should be");
+                }
+                records.add(record);
+                at++;
+            }
+        }
+        return records;
+    }
+
+    private static List<byte[]> split(byte[] body) {
+        List<byte[]> records = new ArrayList<>();
+        ByteBuffer rest = ByteBuffer.wrap(body);
+        while (rest.hasRemaining()) {
+            byte[] record = new byte[rest.getInt(rest.position())];
+            rest.get(record);
+            records.add(record);
+        }
+        return records;
+    }
+
+    /** A stored record as a client sees it, its body CRC checked. */
+    static MessageExt decode(byte[] record) {
+        MessageExt message = MessageDecoder.decode(ByteBuffer.wrap(record), true, true, false, false, true);
+        if (message == null) {
+            throw new AssertionError("a record that Apache's decoder refuses");
+        }
+        return message;
+    }
+
+    /** What the key index leads to; {@code kind}: null for a key, U for a unique key, T for a tag. */
+    List<MessageExt> query(String topic, String key, String kind) throws Exception {
+        List<Object> fields = new ArrayList<>(List.of("topic", topic, "key", key, "maxNum", 64, "beginTimestamp", 0,
+            "endTimestamp", Long.MAX_VALUE));
+        if (kind != null) {
+            fields.addAll(List.of("indexType", kind, "_UNIQUE_KEY_QUERY", kind.equals("U")));
+        }
+        RemotingCommand answer = ask(broker, RequestCode.QUERY_MESSAGE, fields.toArray());
+        if (answer.getCode() == ResponseCode.QUERY_NOT_FOUND) {
+            return List.of();
+        }
+        if (answer.getCode() != ResponseCode.SUCCESS) {
+            throw new AssertionError("query of " + topic + " " + key + ": " + answer.getCode() + " " + answer.getRemark());
+        }
+        return MessageDecoder.decodes(ByteBuffer.wrap(answer.getBody()));
+    }
+
+    /** By offset message id, from the broker that the id names. */
+    MessageExt view(String topic, String id) throws Exception {
+        MessageId parts = MessageDecoder.decodeMessageId(id);
+        InetSocketAddress at = (InetSocketAddress) parts.getAddress();
+        String address = "[" + at.getAddress().getHostAddress() + "]:" + at.getPort();
+        if (at.getAddress() instanceof java.net.Inet4Address) {
+            address = at.getAddress().getHostAddress() + ":" + at.getPort();
+        }
+        RemotingCommand answer = ask(address, RequestCode.VIEW_MESSAGE_BY_ID, "topic", topic, "offset", parts.getOffset());
+        if (answer.getCode() != ResponseCode.SUCCESS) {
+            throw new AssertionError("view of " + id + ": " + answer.getCode() + " " + answer.getRemark());
+        }
+        return decode(answer.getBody());
+    }
+
+    /** A consumer's "once more, later": the copy goes to the group's retry topic by way of a delay level. */
+    void sendBack(String group, MessageExt message, int level) throws Exception {
+        succeed(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", message.getCommitLogOffset(), "group", group, "delayLevel", level,
+            "originMsgId", message.getMsgId(), "originTopic", message.getTopic(), "unitMode", false, "maxReconsumeTimes", 7);
+    }
+}
