@@ -49,6 +49,7 @@ storePathCommitLog=$2/commitlog
 brokerRole=ASYNC_MASTER
 flushDiskType=$FLUSH
 autoCreateTopicEnable=true
+cleanFileForciblyEnable=false
 mappedFileSizeCommitLog=16777216
 EOF
   case $TARGET in

@@ -186,6 +186,7 @@ public final class Stores {
             "storePathCommitLog=" + store.resolve("commitlog"),
             "brokerRole=ASYNC_MASTER",
             "flushDiskType=ASYNC_FLUSH",
+            "cleanFileForciblyEnable=false", // the disk of the machine may be fuller than 85 %
             "mappedFileSizeCommitLog=" + (tiny ? 16_384 : 262_144),
             "mappedFileSizeConsumeQueue=" + (tiny ? 400 : 2000),
             "maxHashSlotNum=" + (tiny ? 20 : 500),
