@@ -57,7 +57,7 @@ tools() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q || return 1
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" || return 1
   fi
-  cargo --version && cargo fmt --version && cargo clippy --version && java -version && mvn -v | head -1 && go version
+  cargo --version && cargo fmt --version && cargo clippy --version && java -version && mvn -v && go version
 }
 
 # What no compiler says: sources that no `mod` names, leftovers, absolute paths of one machine.

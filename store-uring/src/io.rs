@@ -38,9 +38,22 @@ pub struct Metadata {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
+    /// What is used and what is free to this process: less than the size of the filesystem by what that keeps for root.
     pub total_bytes: u64,
     /// Free to this process.
     pub free_bytes: u64,
+}
+
+impl Space {
+    /// From the fields of statvfs(3). Apache's broker and df(1) divide by the same sum (UtilAll.getDiskPartitionSpaceUsedPercent), so that
+    /// a ratio in broker.conf means one thing: blocks that are kept for root count as neither used nor free.
+    pub fn of_blocks(block_bytes: u64, blocks: u64, free: u64, available: u64) -> Self {
+        let used = blocks.saturating_sub(free);
+        Space {
+            total_bytes: used.saturating_add(available).saturating_mul(block_bytes),
+            free_bytes: available.saturating_mul(block_bytes),
+        }
+    }
 }
 
 /// Whether the device (or a checksum of the filesystem) says that what is stored cannot be read. Recovery takes that for damage of these

@@ -164,6 +164,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn blocks_kept_for_root_are_neither_used_nor_free() {
+        let space = Space::of_blocks(4096, 1000, 500, 100);
+        assert_eq!(space, Space { total_bytes: 600 * 4096, free_bytes: 100 * 4096 });
+        assert_eq!(space.used_percent(), 84, "500 of 600, rounded up");
+        assert_eq!(Space::of_blocks(4096, 1000, 450, 400).used_percent(), 58);
+        assert_eq!(Space::of_blocks(4096, 1000, 1000, 800).used_percent(), 0);
+        assert_eq!(Space::of_blocks(4096, 1000, 200, 0).used_percent(), 100);
+    }
+
     /// Closed segments of these ages in hours.
     fn closed(ages: &[i64]) -> Vec<(PhyOffset, i64)> {
         ages.iter().enumerate().map(|(index, age)| (PhyOffset(index as u64 * 4096), NOW_MS - age * HOUR_MS)).collect()

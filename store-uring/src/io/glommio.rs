@@ -206,8 +206,7 @@ impl Io for GlommioIo {
             if failed != 0 {
                 return Err(io::Error::last_os_error());
             }
-            let block = found.f_frsize;
-            Ok(Space { total_bytes: found.f_blocks * block, free_bytes: found.f_bavail * block })
+            Ok(Space::of_blocks(found.f_frsize, found.f_blocks, found.f_bfree, found.f_bavail))
         })
         .await
     }

@@ -81,7 +81,8 @@ impl Server {
         let (broker, namesrv) = (free_port(), free_port());
         let conf = format!(
             "brokerIP1=127.0.0.1\nlistenPort={broker}\nnamesrvAddr=127.0.0.1:{namesrv}\nstorePathRootDir={}\n\
-             mappedFileSizeCommitLog=8388608\nmaxHashSlotNum=10000\nmaxIndexNum=40000\nwarmAheadBytes=0\n{}\n",
+             mappedFileSizeCommitLog=8388608\nmaxHashSlotNum=10000\nmaxIndexNum=40000\nwarmAheadBytes=0\n\
+             cleanFileForciblyEnable=false\n{}\n",
             self.store().display(),
             self.settings
         );

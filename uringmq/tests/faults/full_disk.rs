@@ -16,13 +16,18 @@ struct Disk(PathBuf);
 impl Disk {
     /// `None` where this user may not mount.
     fn mount(dir: &Path) -> Option<Self> {
+        Disk::keeping(dir, 0)
+    }
+
+    /// One of which this percentage is kept for root.
+    fn keeping(dir: &Path, percent: u8) -> Option<Self> {
         let (image, at) = (dir.join("image"), dir.join("disk"));
         std::fs::create_dir(&at).expect("a place to mount at");
         std::fs::File::create(&image).and_then(|f| f.set_len(DISK_BYTES)).expect("an image");
         let run = |program: &str, args: &[&str]| {
             Command::new(program).args(args).arg(&image).args((program == "mount").then_some(&at)).status()
         };
-        let made = run("mkfs.ext4", &["-q", "-F", "-m", "0"]).is_ok_and(|status| status.success());
+        let made = run("mkfs.ext4", &["-q", "-F", "-m", &percent.to_string()]).is_ok_and(|status| status.success());
         let mounted = made && run("mount", &["-o", "loop"]).is_ok_and(|status| status.success());
         mounted.then_some(Disk(at))
     }
@@ -44,8 +49,7 @@ fn fills_refuses_and_heals(flush: &str) {
     std::fs::write(&ballast, vec![1; BALLAST_BYTES]).expect("room for the ballast");
     // Retention would refuse by its ratio before the disk is really full.
     let settings = format!(
-        "storePathRootDir={}\nflushDiskType={flush}\nshards=2\ncleanResourceInterval=600000\n\
-         cleanFileForciblyEnable=false",
+        "storePathRootDir={}\nflushDiskType={flush}\nshards=2\ncleanResourceInterval=600000",
         disk.0.join("store").display()
     );
     let mut server = Server::start(&format!("full-disk-server-{flush}"), &settings);
@@ -143,20 +147,51 @@ fn makes_room(name: &str, settings: &str) {
 
 #[test]
 fn the_oldest_segments_go_by_force_before_anything_is_refused_by_ratio() {
-    makes_room("ratio", "cleanResourceInterval=100\ndeleteCommitLogFilesInterval=0");
+    makes_room("ratio", "cleanFileForciblyEnable=true\ncleanResourceInterval=100\ndeleteCommitLogFilesInterval=0");
 }
 
 #[test]
 fn the_oldest_segment_goes_when_the_next_one_cannot_be_made() {
-    makes_room("enospc", "cleanResourceInterval=600000\ndeleteCommitLogFilesInterval=0");
+    makes_room("enospc", "cleanFileForciblyEnable=true\ncleanResourceInterval=600000\ndeleteCommitLogFilesInterval=0");
+}
+
+/// Most of the disk is kept for root: a broker that took that for used would remove its oldest segments as on a disk that is nearly full.
+#[test]
+fn what_is_kept_for_root_is_not_used() {
+    let dir = test_dir("full-disk-kept");
+    let Some(disk) = Disk::keeping(&dir, 50) else {
+        println!("not tried: this user may not mount an ext4 image");
+        return;
+    };
+    let settings = format!(
+        "storePathRootDir={}\nmappedFileSizeCommitLog=2097152\nshards=2\ncleanFileForciblyEnable=true\ncleanResourceInterval=100\n\
+         deleteCommitLogFilesInterval=0",
+        disk.0.join("store").display()
+    );
+    let server = Server::start("full-disk-server-kept", &settings);
+    let mut client = server.client();
+    client.create_topic("Kept", 1);
+    let body = vec![7; BODY_BYTES];
+    (0..32).for_each(|n| assert_eq!(client.sent("Kept", 0, "", &body).queue_offset, n));
+    let df = Command::new("df").arg("--output=pcent").arg(&disk.0).output().expect("df");
+    let df = String::from_utf8_lossy(&df.stdout);
+    let expected: f64 =
+        df.lines().nth(1).and_then(|line| line.trim().trim_end_matches('%').parse().ok()).expect("a percentage");
+    let told = client.ok(28, &[], b"");
+    let table: serde_json::Value = serde_json::from_slice(&told.body).expect("code 28");
+    let ratio: f64 = table["table"]["commitLogDiskRatio"].as_str().and_then(|text| text.parse().ok()).expect("a ratio");
+    assert!((ratio * 100.0 - expected).abs() <= 1.0 && expected < 75.0, "{ratio} where df says {expected} %");
+    assert_eq!(client.bounds("Kept", 0), (0, 32), "nothing went");
+    assert!(!server.log().contains("removed the oldest segment"), "{}", server.log());
+    drop(server);
+    drop(disk);
 }
 
 #[test]
 fn a_watermark_in_bytes_refuses_and_early_topics_go_first() {
     let free = 50 << 20; // of 64 MiB, and the filesystem takes its part
     let settings = format!(
-        "cleanResourceInterval=100\ncleanFileForciblyEnable=false\ndiskFullFreeBytes={free}\n\
-         diskRefuseEarlyTopics=Early\ndiskRefuseEarlyRatio=10"
+        "cleanResourceInterval=100\ndiskFullFreeBytes={free}\ndiskRefuseEarlyTopics=Early\ndiskRefuseEarlyRatio=10"
     );
     let Some((server, disk)) = on_small_disk("bytes", &settings) else { return };
     let mut client = server.client();
