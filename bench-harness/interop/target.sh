@@ -51,6 +51,9 @@ flushDiskType=$FLUSH
 autoCreateTopicEnable=true
 cleanFileForciblyEnable=false
 mappedFileSizeCommitLog=16777216
+enablePropertyFilter=true
+transactionTimeOut=2000
+transactionCheckInterval=3000
 EOF
   case $TARGET in
     ours) echo "shards=$SHARDS" >>"$1" ;;

@@ -189,14 +189,15 @@ fn queue_of(shard: &Shard, level: usize) -> Option<(ShardId, QueueKey)> {
 }
 
 /// What a queue's owner says about it.
-struct Fetched {
-    min: u64,
-    max: u64,
+pub struct Fetched {
+    pub min: u64,
+    pub max: u64,
     /// From the asked offset on; none when it is not in `min..max`.
-    entries: Vec<Entry>,
+    pub entries: Vec<Entry>,
 }
 
-async fn fetch(owner: Rc<Shard>, key: QueueKey, from: u64) -> Result<Fetched, StoreError> {
+/// The next entries of a queue, on its owner.
+pub async fn fetch(owner: Rc<Shard>, key: QueueKey, from: u64) -> Result<Fetched, StoreError> {
     let Some(queue) = owner.queues.get(key) else {
         return Ok(Fetched { min: 0, max: 0, entries: Vec::new() });
     };

@@ -144,6 +144,9 @@ requests! {
     UPDATE_AND_GET_GROUP_FORBIDDEN => Control, Light, task, h::group::group_forbidden;
     CONSUMER_SEND_MSG_BACK   => Local,   Write, sync, h::send_back::send_back;
 
+    END_TRANSACTION          => Control, Light, sync, h::transaction::end_transaction;
+    RESUME_CHECK_HALF_MESSAGE => Control, Light, task, h::transaction::resume_check;
+
     QUERY_CONSUMER_OFFSET    => Owner,   Light, sync, h::offset::query_consumer_offset;
     UPDATE_CONSUMER_OFFSET   => Owner,   Light, sync, h::offset::update_consumer_offset;
     SEARCH_OFFSET_BY_TIMESTAMP => Owner, Read,  task, h::offset::search_offset;

@@ -1,6 +1,7 @@
 //! What control publishes to every shard: immutable tables behind an `Arc`; the newest wins.
 use hashbrown::HashMap;
 use std::sync::Arc;
+use uringmq_filter::Expression;
 use uringmq_proto::body::group::SubscriptionGroupConfig;
 use uringmq_proto::body::topic::TopicConfig;
 use uringmq_proto::types::TopicId;
@@ -37,7 +38,7 @@ impl TopicTable {
 }
 
 /// What one group subscribes on one topic.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Subscription {
     pub version: i64,
     /// `TAG` unless the client said otherwise.
@@ -45,13 +46,30 @@ pub struct Subscription {
     pub expression: String,
     /// Tag hashes; empty with `all` unset matches nothing.
     pub codes: Vec<i32>,
-    /// `*`, empty or absent expression, or a type the broker does not evaluate.
+    /// The tag says nothing: `*`, empty or absent expression, or another type than `TAG`.
     pub all: bool,
+    /// Of type SQL92, where its text compiles.
+    pub sql: Option<Sql>,
+}
+
+/// A compiled SQL92 subscription.
+#[derive(Clone, Debug)]
+pub struct Sql {
+    pub expression: Arc<Expression>,
+    /// The subscription's version when it was compiled. A newer text that does not compile leaves the older expression in place.
+    pub version: i64,
 }
 
 impl Subscription {
     pub fn everything() -> Self {
-        Subscription { version: 0, expression_type: "TAG".into(), expression: "*".into(), codes: Vec::new(), all: true }
+        Subscription {
+            version: 0,
+            expression_type: "TAG".into(),
+            expression: "*".into(),
+            codes: Vec::new(),
+            all: true,
+            sql: None,
+        }
     }
     /// Whether an entry with this tagsCode may go to the client, who compares the text again.
     pub fn matches(&self, tags_code: i64) -> bool {

@@ -10,7 +10,7 @@ use crate::shard::{self, Marks, Shard};
 use crate::stages::Stages;
 use crate::stop_signal::StopHandle;
 use crate::writer::{self, Writer, upkeep};
-use crate::{Index, Io, Log, LogReader, delay, machine, start_checks};
+use crate::{Index, Io, Log, LogReader, delay, half_message, machine, start_checks};
 use glommio::{Latency, LocalExecutorBuilder, Placement, Shares};
 use std::cell::RefCell;
 use std::future::Future;
@@ -270,9 +270,11 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         ),
         offsets: shard::offsets::Offsets::default(),
         dispatch: shard::dispatch::Cursor::new(opened.end, opened.last_store_timestamp_ms),
+        filters: uringmq_filter::Cache::default(),
         counters: shard::Counters::default(),
         stages: Stages::default(),
         delay: delay::Delay::default(),
+        half_messages: half_message::HalfMessages::default(),
         figures: stats::Figures::default(),
         control,
         index,
@@ -384,6 +386,7 @@ async fn open_doors(
         .await;
     set_next_offsets(shard).await;
     control::load_offsets(shard).await.map_err(|e| e.to_string())?;
+    half_message::start(shard).await.map_err(|e| e.to_string())?;
     if let Some(beside) = beside {
         beside(shard.gate.clone()).await?;
     }
@@ -424,6 +427,9 @@ async fn stop(shard: &Rc<Shard>, parts: &Parts) {
         .await;
     control::unregister(shard).await;
     shard.run_on_all(|s| async move { s.conns.for_each(|c| c.close("the broker stops")) }).await;
+    if let Err(e) = half_message::flush_ops(shard).await {
+        warn!(error = %e, "ended transactions not noted; some producers will be asked again");
+    }
     shard
         .run_on(shard.writer_shard, |s| async move {
             let writer = s.writer.as_ref().expect("asked of the writer shard");
@@ -437,6 +443,8 @@ async fn stop(shard: &Rc<Shard>, parts: &Parts) {
         })
         .await;
     settle(shard).await;
+    delay::log_totals(shard);
+    half_message::log_totals(shard);
     let mut clean = true;
     if let Err(e) = shard::upkeep::write_checkpoint(shard).await {
         error!(error = %e, "derived files not flushed; the next start rebuilds them");

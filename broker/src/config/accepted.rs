@@ -390,8 +390,6 @@ pub const ACCEPTED: &[(&str, &str)] = &[
     ("transactionCheckRocksdbMaxThreads", "5"),
     ("transactionCheckRocksdbQueueCapacity", "2000"),
     ("transactionMetricFlushInterval", "10000"),
-    ("transactionOpBatchInterval", "3000"),
-    ("transactionOpMsgMaxSize", "4096"),
     ("transferMsgByHeap", "true"),
     ("transientStorePoolEnable", "false"),
     ("transientStorePoolSize", "5"),

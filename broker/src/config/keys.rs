@@ -150,6 +150,8 @@ config_keys! {
     "transactionTimeOut" => transaction_timeout_ms: u64 = 6_000, AtOnce;
     "transactionCheckMax" => transaction_checks_max: u32 = 15, AtOnce;
     "transactionCheckInterval" => transaction_check_ms: u64 = 30_000, AtOnce;
+    "transactionOpBatchInterval" => transaction_op_batch_ms: u64 = 3_000, AtOnce;
+    "transactionOpMsgMaxSize" => transaction_op_bytes: usize = 4_096, AtOnce;
 
     // -- registration
     /// Clamped to 10 to 60 s where it is used.

@@ -170,6 +170,7 @@ impl BrokerConfig {
             ("connectTimeoutMillis", self.connect_timeout_ms),
             ("channelExpiredTimeout", self.client_expiry_ms),
             ("transactionCheckInterval", self.transaction_check_ms),
+            ("transactionOpBatchInterval", self.transaction_op_batch_ms),
             ("haSendHeartbeatInterval", self.ha_heartbeat_ms),
             ("haHousekeepingInterval", self.ha_housekeeping_ms),
         ];
@@ -191,6 +192,7 @@ impl BrokerConfig {
         let switches = [
             ("enableDLegerCommitLog", "this broker has no DLedger log"),
             ("enableControllerMode", "this broker has no controller mode"),
+            ("enableConsumeQueueExt", "this broker has no consume-queue extension; SQL92 filters work without it"),
             ("authenticationEnabled", "this broker cannot check who calls, and would let everybody in"),
             ("authorizationEnabled", "this broker cannot check who may do what, and would allow everything"),
         ];

@@ -1,12 +1,16 @@
 //! Who is connected: producers and consumers by group and connection, and what each consumer group subscribes. Plain state of the
 //! control role, time given; it sends nothing itself but says which groups changed. Source: behaviour sheet 5.1, 5.2; wire-protocol
 //! sheet 5.6, 7.4.
-use crate::snapshot::{OnlineGroup, Subscription};
+use crate::snapshot::{OnlineGroup, Sql, Subscription};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use uringmq_proto::body::heartbeat::{ConsumeFromWhere, ConsumeType, ConsumerData, MessageModel, SubscriptionData};
+use tracing::warn;
+use uringmq_filter::Expression;
+use uringmq_proto::body::heartbeat::{
+    ConsumeFromWhere, ConsumeType, ConsumerData, EXPRESSION_SQL92, MessageModel, SubscriptionData,
+};
 use uringmq_proto::body::stats::{Connection, ProducerInfo};
 use uringmq_proto::command::language_name;
 use uringmq_proto::message;
@@ -54,6 +58,8 @@ pub struct ConsumerGroup {
     pub from_where: ConsumeFromWhere,
     /// By topic.
     pub subscriptions: BTreeMap<String, SubscriptionData>,
+    /// How the broker filters for each of them, compiled once.
+    filters: BTreeMap<String, Arc<Subscription>>,
     /// Of the last v2 heartbeat; 0 before the first.
     fingerprint: i32,
 }
@@ -78,7 +84,7 @@ impl ConsumerGroup {
 
     /// What the shards need of it to filter pulls.
     pub fn online(&self) -> OnlineGroup {
-        let subscriptions = self.subscriptions.iter().map(|(topic, s)| (topic.as_str().into(), Arc::new(filter_of(s))));
+        let subscriptions = self.filters.iter().map(|(topic, filter)| (topic.as_str().into(), filter.clone()));
         OnlineGroup {
             broadcasting: self.model == MessageModel::Broadcasting,
             pulling: self.consume_type == ConsumeType::Actively,
@@ -94,12 +100,14 @@ impl ConsumerGroup {
             match self.subscriptions.get_mut(&new.topic) {
                 None => {
                     self.subscriptions.insert(new.topic.clone(), new.clone());
+                    self.filter(new);
                     changed = true;
                 }
                 Some(old) if new.sub_version > old.sub_version => {
                     changed |= old.sub_string != new.sub_string || old.expression_type != new.expression_type;
                     renewed = true;
                     old.clone_from(new);
+                    self.filter(new);
                 }
                 Some(_) => {}
             }
@@ -107,13 +115,30 @@ impl ConsumerGroup {
         let before = self.subscriptions.len();
         self.subscriptions.retain(|topic, _| said.iter().any(|new| new.topic == *topic));
         changed |= self.subscriptions.len() < before;
+        self.filters.retain(|topic, _| self.subscriptions.contains_key(topic));
         (changed, changed | renewed)
+    }
+
+    fn filter(&mut self, said: &SubscriptionData) {
+        let old = self.filters.get(&said.topic).and_then(|old| old.sql.clone());
+        self.filters.insert(said.topic.clone(), Arc::new(filter_of(said, old)));
     }
 }
 
-/// How the broker filters for a subscription: by tag hashes, or not at all. Retried messages carry the tags of their first topic, and
-/// their group asked for them already: nothing of a retry topic is filtered (known fault R03).
-fn filter_of(said: &SubscriptionData) -> Subscription {
+/// How the broker filters for a subscription: by tag hashes, by properties (`old` is the expression before this one), or not at all.
+/// Retried messages carry the tags of their first topic, and their group asked for them already: nothing of a retry topic is filtered
+/// (known fault R03).
+fn filter_of(said: &SubscriptionData, old: Option<Sql>) -> Subscription {
+    let sql = match said.expression_type == EXPRESSION_SQL92 {
+        true => match Expression::parse(&said.sub_string) {
+            Ok(expression) => Some(Sql { expression: Arc::new(expression), version: said.sub_version }),
+            Err(e) => {
+                warn!(topic = said.topic, expression = said.sub_string, error = %e, "a subscription does not compile");
+                old
+            }
+        },
+        false => None,
+    };
     let tag = said.is_tag();
     let everything = !tag
         || said.class_filter_mode
@@ -131,6 +156,7 @@ fn filter_of(said: &SubscriptionData) -> Subscription {
         expression: said.sub_string.clone(),
         codes,
         all: everything,
+        sql,
     }
 }
 
@@ -226,6 +252,7 @@ impl Clients {
             model: said.message_model,
             from_where: said.consume_from_where,
             subscriptions: BTreeMap::new(),
+            filters: BTreeMap::new(),
             fingerprint: 0,
         });
         let before = (group.consume_type, group.model);
@@ -483,6 +510,7 @@ mod tests {
 
     #[test]
     fn filters_go_by_hash_and_retry_topics_are_not_filtered() {
+        let filter_of = |said: &SubscriptionData| super::filter_of(said, None);
         let plain = filter_of(&sub("t", "Aa || C", 3));
         assert!(!plain.all && plain.matches(i64::from(message::java_hash("BB", 0))), "the same hash as Aa");
         assert!(!plain.matches(0));
@@ -491,8 +519,32 @@ mod tests {
         assert!(filter_of(&sub("t", "*", 3)).all && filter_of(&SubscriptionData::default()).all);
         let sql = SubscriptionData { expression_type: "SQL92".into(), sub_string: "a > 5".into(), ..sub("t", "*", 3) };
         assert_eq!((filter_of(&sql).all, filter_of(&sql).expression_type.as_str()), (true, "SQL92"));
+        assert!(filter_of(&sql).sql.is_some_and(|sql| sql.version == 3) && plain.sql.is_none());
         let no_codes = SubscriptionData { code_set: vec![], ..sub("t", "Aa", 3) };
         assert_eq!(filter_of(&no_codes).codes, [message::java_hash("Aa", 0)]);
+    }
+
+    #[test]
+    fn an_expression_that_does_not_compile_leaves_the_one_before() {
+        let said = |text: &str, version| SubscriptionData {
+            expression_type: EXPRESSION_SQL92.into(),
+            sub_string: text.into(),
+            ..sub("t", "*", version)
+        };
+        let mut clients = Clients::default();
+        let mut compiled = |text: &str, version| {
+            clients.hear_consumer(&beat("a", 1), &consumer("g", &[said(text, version)]), 0);
+            let filter = clients.group("g").unwrap().online().subscriptions["t"].clone();
+            (filter.version, filter.sql.as_ref().map(|sql| sql.version))
+        };
+        assert_eq!(compiled("a >", 1), (1, None));
+        assert_eq!(compiled("a > 1", 2), (2, Some(2)));
+        assert_eq!(compiled("a >", 3), (3, Some(2)));
+        assert_eq!(compiled("a > 2", 4), (4, Some(4)));
+        let heard = clients.hear_consumer(&beat("a", 1), &consumer("g", &[sub("t", "*", 5)]), 0);
+        assert!(heard.visible && clients.group("g").unwrap().online().subscriptions["t"].sql.is_none());
+        clients.hear_consumer(&beat("a", 1), &consumer("g", &[]), 0);
+        assert!(clients.group("g").unwrap().online().subscriptions.is_empty());
     }
 
     #[test]

@@ -132,17 +132,21 @@ pub fn consumer_list(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Bro
     Ok(json_answer(&ConsumerIdList { consumer_id_list: group.client_ids() }))
 }
 
-/// 46. Tags are always served; expressions are not evaluated by this broker, so it never says that it would (known fault L03).
+/// 46. Tags are always served, expressions where they are enabled and compile (known fault L03).
 pub fn check_client_config(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError> {
     let request: CheckClientRequest = body(req)?;
     let Some(sub) = request.subscription_data.filter(|sub| !sub.is_tag()) else { return Ok(Response::ok().into()) };
     let kind = &sub.expression_type;
-    if !shard.config.borrow().property_filter || kind == EXPRESSION_SQL92 {
+    if !shard.config.borrow().property_filter {
         let remark = format!("The broker does not support consumer to filter message by {kind}");
         return Err(BrokerError::refused(code::SYSTEM_ERROR, remark));
     }
-    let remark = format!("the expression type {kind} is unknown");
-    Err(BrokerError::refused(code::SUBSCRIPTION_PARSE_FAILED, remark))
+    let compiled = match kind == EXPRESSION_SQL92 {
+        true => shard.filters.get(&sub.sub_string).map_err(|e| e.to_string()),
+        false => Err(format!("the expression type {kind} is unknown")),
+    };
+    compiled.map_err(|remark| BrokerError::refused(code::SUBSCRIPTION_PARSE_FAILED, remark))?;
+    Ok(Response::ok().into())
 }
 
 /// 203.

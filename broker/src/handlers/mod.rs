@@ -13,6 +13,7 @@ pub mod send;
 pub mod send_back;
 pub mod stats;
 pub mod topic;
+pub mod transaction;
 
 use crate::error::BrokerError;
 use uringmq_proto::command::{Command, Response};

@@ -3,16 +3,18 @@ use crate::error::BrokerError;
 use crate::mesh::Msg;
 use crate::requests::{Answer, Request};
 use crate::shard::Shard;
+use crate::shard::property_filter::PropertyFilter;
 use crate::shard::pulls::{PullAsk, pull_refusal};
-use crate::snapshot::{Group, Subscription};
+use crate::snapshot::{Group, Sql, Subscription};
 use std::rc::Rc;
 use std::sync::Arc;
+use uringmq_proto::body::heartbeat::{EXPRESSION_SQL92, EXPRESSION_TAG};
 use uringmq_proto::codes::{request, response as code};
 use uringmq_proto::command::FAQ;
 use uringmq_proto::headers::Header;
 use uringmq_proto::headers::pull::{PullMessage, pull_flag};
 use uringmq_proto::message;
-use uringmq_proto::names::perm;
+use uringmq_proto::names::{self, perm};
 use uringmq_proto::types::QueueKey;
 
 pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError> {
@@ -47,7 +49,7 @@ pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
         );
         return Err(BrokerError::refused(code::INVALID_PARAMETER, remark));
     }
-    let filter = match subscription_of(&h, &group)? {
+    let filter = match subscription_of(shard, &h, &group)? {
         Ok(filter) => filter,
         Err((remark, kind)) => return forbidden(remark, kind),
     };
@@ -55,6 +57,11 @@ pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
         let remark = format!("The broker does not support consumer to filter message by {}", filter.expression_type);
         return Err(BrokerError::refused(code::SYSTEM_ERROR, remark));
     }
+    let by_properties = match (&filter.sql, h.topic.starts_with(names::RETRY_PREFIX)) {
+        (_, true) if config.filter_supports_retry => PropertyFilter::OfOrigin(group.clone()),
+        (Some(sql), false) => PropertyFilter::Sql(sql.expression.clone()),
+        (_, _) => PropertyFilter::None,
+    };
     let key = QueueKey { topic: topic.id, queue: h.queue_id as u32 };
     let suspend_ms = if config.long_polling { h.suspend_timeout_ms.max(0) as u64 } else { config.short_polling_ms };
     let ask = PullAsk {
@@ -64,6 +71,7 @@ pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
         offset: h.queue_offset,
         max_count: h.max_msg_nums.max(1) as u32,
         filter,
+        by_properties,
         suspend_ms: (h.has(pull_flag::SUSPEND)).then_some(suspend_ms),
         commit: (h.has(pull_flag::COMMIT_OFFSET)).then_some(h.commit_offset),
     };
@@ -76,15 +84,21 @@ pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
 /// its `forbiddenType`.
 #[allow(clippy::type_complexity)]
 fn subscription_of(
+    shard: &Shard,
     h: &PullMessage<'_>,
     group: &Group,
 ) -> Result<Result<Arc<Subscription>, (String, i32)>, BrokerError> {
     if h.has(pull_flag::SUBSCRIPTION) {
-        return parse(h.subscription.unwrap_or("*"), h.expression_type.unwrap_or("TAG"), h.sub_version)
-            .map(|s| Ok(Arc::new(s)))
-            .ok_or_else(|| {
-                BrokerError::refused(code::SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
-            });
+        let parsed = parse(h.subscription.unwrap_or("*"), h.expression_type.unwrap_or("TAG"), h.sub_version);
+        let mut parsed = parsed.ok_or_else(|| {
+            BrokerError::refused(code::SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
+        })?;
+        if parsed.expression_type == EXPRESSION_SQL92 {
+            // As with Apache's, a pull whose own text does not compile gets every message: 46 is where a client learns of it.
+            let compiled = shard.filters.get(&parsed.expression).ok();
+            parsed.sql = compiled.map(|expression| Sql { expression, version: h.sub_version });
+        }
+        return Ok(Ok(Arc::new(parsed)));
     }
     let none = |what: &'static str, code: i32| Err(BrokerError::refused(code, format!("{what}{FAQ}")));
     let Some(online) = &group.online else {
@@ -104,10 +118,22 @@ fn subscription_of(
     if subscription.version < h.sub_version {
         return none("the consumer's subscription not latest", code::SUBSCRIPTION_NOT_LATEST);
     }
+    if subscription.expression_type != EXPRESSION_TAG {
+        const NONE: &str = "The broker's consumer filter data is not exist!Your expression may be wrong!";
+        match &subscription.sql {
+            None => return Err(BrokerError::refused(code::FILTER_DATA_NOT_EXIST, NONE)),
+            Some(sql) if sql.version < h.sub_version => {
+                let remark = "The broker's consumer filter data is not latest";
+                return Err(BrokerError::refused(code::FILTER_DATA_NOT_LATEST, remark));
+            }
+            Some(_) => {}
+        }
+    }
     Ok(Ok(subscription.clone()))
 }
 
-/// A subscription from its text; `None` when a TAG text has separators but no tag. Every other expression type matches all here.
+/// A subscription from its text; `None` when a TAG text has separators but no tag. Every other expression type matches all tags, and
+/// nothing is compiled here.
 pub fn parse(expression: &str, expression_type: &str, version: i64) -> Option<Subscription> {
     let tag = expression_type.is_empty() || expression_type == "TAG";
     let all = !tag || expression.is_empty() || expression == "*";
@@ -124,6 +150,7 @@ pub fn parse(expression: &str, expression_type: &str, version: i64) -> Option<Su
         expression: expression.into(),
         codes,
         all,
+        sql: None,
     })
 }
 

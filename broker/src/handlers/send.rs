@@ -33,6 +33,15 @@ struct SendProps<'a> {
     inner: bool,
 }
 
+/// What of a half message only the broker says.
+const SET_ON_HALVES: &[&str] = &[
+    prop::REAL_TOPIC,
+    prop::REAL_QID,
+    prop::TRANSACTION_ID,
+    prop::TRANSACTION_CHECK_TIMES,
+    prop::TRAN_PREPARED_QUEUE_OFFSET,
+];
+
 const SET_BY_BROKER: &[&str] = &[prop::POP_CK, prop::MSG_REGION, prop::TRACE_ON, prop::CLUSTER];
 
 impl<'a> SendProps<'a> {
@@ -158,8 +167,10 @@ fn send_one(
         props = SendProps::of(text, indexed);
     }
     let delay = delay_level(shard, &props)?;
-    if props.half && !(h.reconsume_times > 0 && delay > 0) {
-        return Err(BrokerError::refused(code::NO_PERMISSION, "transaction messages are not served by this version"));
+    let half = props.half && !(h.reconsume_times > 0 && delay > 0);
+    if half && config.reject_transaction_message {
+        let remark = format!("the broker[{}] sending transaction message is forbidden", config.broker_ip1);
+        return Err(BrokerError::refused(code::NO_PERMISSION, remark));
     }
     if delay == 0 && props.timer {
         return Err(BrokerError::refused(code::SYSTEM_ERROR, "accurate timer message is not enabled"));
@@ -173,6 +184,17 @@ fn send_one(
         made_key = make_uniq_key(shard, now);
         message::push_property(more.to_mut(), prop::UNIQ_KEY, &made_key);
         props.keys.uniq_key = Some(&made_key);
+    }
+    if half {
+        let half_topic =
+            topics.get(names::TRANS_HALF_TOPIC).ok_or_else(|| BrokerError::NoTopic(names::TRANS_HALF_TOPIC.into()))?;
+        let kept = message::without(text, SET_ON_HALVES);
+        message::push_property(more.to_mut(), prop::REAL_TOPIC, &topic.name);
+        message::push_property(more.to_mut(), prop::REAL_QID, &queue.to_string());
+        message::push_property(more.to_mut(), prop::TRANSACTION_ID, props.keys.uniq_key.unwrap_or_default());
+        // Its end is looked up by its place in the log, so it must be readable when the producer hears of it.
+        props.wait = true;
+        return store_one(shard, req, h, (&kept, &more), &props, (half_topic, 0, queue));
     }
     if delay == 0 {
         return store_one(shard, req, h, (text, &more), &props, (topic, queue, queue));

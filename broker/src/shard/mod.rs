@@ -2,6 +2,7 @@
 pub mod appends;
 pub mod dispatch;
 pub mod offsets;
+pub mod property_filter;
 pub mod pulls;
 pub mod queues;
 pub mod requests_in;
@@ -97,10 +98,14 @@ pub struct Shard {
     pub queues: queues::Queues,
     pub offsets: offsets::Offsets,
     pub dispatch: dispatch::Cursor,
+    /// SQL92 expressions that requests brought.
+    pub filters: uringmq_filter::Cache,
     pub counters: Counters,
     pub stages: Stages,
     /// How far the delay levels are; shard 0 only.
     pub delay: crate::delay::Delay,
+    /// Which transactions are open; shard 0 only.
+    pub half_messages: crate::half_message::HalfMessages,
     /// What operators ask for beside the counters: samples, the configuration's version; shard 0 only.
     pub figures: crate::handlers::stats::Figures,
     /// Shard 0 only.

@@ -2,6 +2,7 @@
 use crate::mesh::Msg;
 use crate::requests::Origin;
 use crate::shard::Shard;
+use crate::shard::property_filter::PropertyFilter;
 use crate::shard::queues::Queue;
 use crate::snapshot::{Group, Subscription};
 use smallvec::SmallVec;
@@ -28,6 +29,7 @@ pub struct PullAsk {
     pub offset: i64,
     pub max_count: u32,
     pub filter: Arc<Subscription>,
+    pub by_properties: PropertyFilter,
     /// How long it may be held when there is nothing.
     pub suspend_ms: Option<u64>,
     /// An offset to store for the group, once.
@@ -37,6 +39,8 @@ pub struct PullAsk {
 /// A pull waiting for messages, on the queue's owner.
 pub struct Held {
     pub ask: PullAsk,
+    /// Entries before this one were looked at and do not match.
+    pub looked_to: i64,
     pub until_ms: i64,
     pub recheck_ms: i64,
 }
@@ -128,7 +132,7 @@ impl Shard {
 
     /// Looks once; what needs the queue's files goes on in a task. `first`: it may be held, and its commit counts.
     fn look_and_answer(self: &Rc<Self>, mut ask: PullAsk, first: bool) {
-        match self.look_hot(&ask) {
+        match self.look_hot(&ask, ask.offset) {
             Some(look) => {
                 if first {
                     self.commit_of(&mut ask);
@@ -187,24 +191,24 @@ impl Shard {
         Some(Look::nothing(status, next))
     }
 
-    fn wanted(ask: &PullAsk, max: i64) -> usize {
-        let most =
-            if ask.filter.all { (ask.max_count as usize).max(1) } else { FILTERED_ENTRIES.max(ask.max_count as usize) };
-        most.min((max - ask.offset) as usize)
+    fn wanted(ask: &PullAsk, from: i64, max: i64) -> usize {
+        let plain = ask.filter.all && ask.by_properties.is_none();
+        let most = if plain { (ask.max_count as usize).max(1) } else { FILTERED_ENTRIES.max(ask.max_count as usize) };
+        most.min((max - from).max(0) as usize)
     }
 
-    /// `None` when the entries are not in memory.
-    fn look_hot(&self, ask: &PullAsk) -> Option<Look> {
+    /// Looks from `from` on, at or behind the asked offset. `None` when the entries, or records that must be looked at, are not in memory.
+    fn look_hot(&self, ask: &PullAsk, from: i64) -> Option<Look> {
         let (queue, min, max) = self.bounds(ask.key);
         if let Some(look) = Self::outside(ask.offset, min, max) {
             return Some(look);
         }
         let queue = queue?;
         let mut entries = Vec::new();
-        if !queue.cq.read_hot(QueueOffset(ask.offset as u64), Self::wanted(ask, max), &mut entries) {
+        if !queue.cq.read_hot(QueueOffset(from as u64), Self::wanted(ask, from, max), &mut entries) {
             return None;
         }
-        Some(self.choose(ask, &entries))
+        self.choose(ask, from, &entries, |_, entry| self.matches_hot(ask, entry))
     }
 
     async fn look_cold(&self, ask: &PullAsk) -> Result<Look, StoreError> {
@@ -214,25 +218,35 @@ impl Shard {
         }
         let Some(queue) = queue else { return Ok(Look::nothing(PullStatus::NoMessageInQueue, 0)) };
         let mut entries = Vec::new();
-        queue.cq.read(QueueOffset(ask.offset as u64), Self::wanted(ask, max), &mut entries).await?;
+        queue.cq.read(QueueOffset(ask.offset as u64), Self::wanted(ask, ask.offset, max), &mut entries).await?;
         if entries.is_empty() {
             return Ok(Look::nothing(PullStatus::OffsetFoundNull, queue.cq.min().0.max(ask.offset as u64) as i64));
         }
-        Ok(self.choose(ask, &entries))
+        let verdicts = self.matches_cold(ask, &entries).await?;
+        entries.truncate(verdicts.len());
+        let look = self.choose(ask, ask.offset, &entries, |index, _| Some(verdicts[index]));
+        Ok(look.expect("every entry has its verdict"))
     }
 
-    /// Picks the entries that match, up to the caps. The first one is taken however large it is.
-    fn choose(&self, ask: &PullAsk, entries: &[Entry]) -> Look {
+    /// Picks the entries that match, up to the caps. The first one is taken however large it is. `entries` begin at the offset `from`;
+    /// `None` when `matches` cannot tell.
+    fn choose(
+        &self,
+        ask: &PullAsk,
+        from: i64,
+        entries: &[Entry],
+        matches: impl Fn(usize, &Entry) -> Option<bool>,
+    ) -> Option<Look> {
         let config = self.config.borrow();
         let log_min = self.marks.min();
         let mut positions = Positions::new();
         let mut bytes = 0usize;
-        let mut next = ask.offset;
-        for e in entries {
+        let mut next = from;
+        for (index, e) in entries.iter().enumerate() {
             if positions.len() >= (ask.max_count as usize).max(1) {
                 break;
             }
-            if e.phy >= log_min && !e.is_hole() && ask.filter.matches(e.tags_code) {
+            if e.phy >= log_min && !e.is_hole() && matches(index, e)? {
                 let caps = self.caps(&config, e.phy);
                 let over = positions.len() >= caps.count || bytes + e.bytes as usize > caps.bytes;
                 if over && !positions.is_empty() {
@@ -250,7 +264,7 @@ impl Shard {
         } else {
             PullStatus::NoMatchedMessage
         };
-        Look { status, next, positions }
+        Some(Look { status, next, positions })
     }
 
     /// Java's test for "in memory" is the distance from the end of the log, against a share of the machine's memory.
@@ -268,7 +282,8 @@ impl Shard {
         if let Some(suspend_ms) = ask.suspend_ms.filter(|_| nothing && first && !self.doors.is_closed()) {
             ask.commit = None;
             let now = self.now_ms();
-            let held = Held { until_ms: now.saturating_add(suspend_ms as i64), recheck_ms: now + RECHECK_MS, ask };
+            let (until_ms, recheck_ms) = (now.saturating_add(suspend_ms as i64), now + RECHECK_MS);
+            let held = Held { looked_to: ask.offset, until_ms, recheck_ms, ask };
             return self.hold(held);
         }
         self.answer_pull(&ask, look);
@@ -298,13 +313,17 @@ impl Shard {
         self.queues.recycle(woken);
     }
 
-    fn wake_one(self: &Rc<Self>, queue: &Rc<Queue>, held: Held) {
-        match self.look_hot(&held.ask) {
+    fn wake_one(self: &Rc<Self>, queue: &Rc<Queue>, mut held: Held) {
+        if held.looked_to == queue.cq.max().0 as i64 {
+            return queue.held.borrow_mut().push(held); // it has seen what it is woken for
+        }
+        match self.look_hot(&held.ask, held.looked_to) {
             Some(look) if look.status.code(held.ask.offset) == code::PULL_NOT_FOUND => {
                 queue.held.borrow_mut().push(held);
             }
             // Nothing that it wants: it waits on, and the timer answers with the moved offset.
             Some(look) if look.status == PullStatus::NoMatchedMessage && look.next == queue.cq.max().0 as i64 => {
+                held.looked_to = look.next;
                 queue.held.borrow_mut().push(held);
             }
             Some(look) => self.answer_pull(&held.ask, look),

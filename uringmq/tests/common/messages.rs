@@ -13,6 +13,10 @@ pub struct Message {
     pub queue_offset: i64,
     pub phy_offset: i64,
     pub store_timestamp_ms: i64,
+    pub born_timestamp_ms: i64,
+    pub flag: i32,
+    pub sys_flag: i32,
+    pub prepared_transaction_offset: i64,
     pub reconsume_times: i32,
     pub properties: String,
     pub body: Vec<u8>,
@@ -34,6 +38,10 @@ impl Message {
                 queue_offset: r.queue_offset,
                 phy_offset: r.phy_offset,
                 store_timestamp_ms: r.store_timestamp_ms,
+                born_timestamp_ms: r.born_timestamp_ms,
+                flag: r.flag,
+                sys_flag: r.sys_flag,
+                prepared_transaction_offset: r.prepared_transaction_offset,
                 reconsume_times: r.reconsume_times,
                 properties: r.properties.to_owned(),
                 body: r.body.to_vec(),
@@ -116,6 +124,8 @@ pub struct Pull<'a> {
     pub count: i32,
     /// The subscription that the pull carries; empty when it relies on its group's heartbeats.
     pub expression: &'a str,
+    /// `TAG`, `SQL92`.
+    pub kind: &'a str,
     /// How long it may be held; 0 not at all.
     pub suspend_ms: u64,
 }
@@ -123,7 +133,7 @@ pub struct Pull<'a> {
 impl<'a> Pull<'a> {
     /// One of up to 32 messages, held for a while when there are none.
     pub fn at(topic: &'a str, queue: i32, offset: i64) -> Self {
-        Pull { group: "test-group", topic, queue, offset, count: 32, expression: "*", suspend_ms: 15_000 }
+        Pull { group: "test-group", topic, queue, offset, count: 32, expression: "*", kind: "TAG", suspend_ms: 15_000 }
     }
 
     /// Answered at once.
@@ -133,6 +143,10 @@ impl<'a> Pull<'a> {
 
     pub fn of(self, expression: &'a str) -> Self {
         Pull { expression, ..self }
+    }
+
+    pub fn sql(self, expression: &'a str) -> Self {
+        Pull { expression, kind: "SQL92", ..self }
     }
 }
 
@@ -243,7 +257,7 @@ impl Client {
             ("suspendTimeoutMillis", &text(pull.suspend_ms as i64)),
             ("subscription", pull.expression),
             ("subVersion", "0"),
-            ("expressionType", "TAG"),
+            ("expressionType", pull.kind),
         ];
         self.ask(11, 0, &ext, b"")
     }
@@ -327,6 +341,15 @@ impl Client {
         let answer = self.call(12, &ext, b"");
         let messages = if answer.code == 0 { Message::all(&answer.body) } else { Vec::new() };
         (answer.code, messages)
+    }
+
+    /// 46.
+    pub fn check_subscription(&mut self, topic: &str, (kind, text): (&str, &str)) -> OwnedCommand {
+        let body = format!(
+            "{{\"clientId\":\"c\",\"group\":\"g\",\"subscriptionData\":{{\"topic\":\"{topic}\",\"subString\":\"{text}\",\"tagsSet\":[],\
+             \"codeSet\":[],\"subVersion\":1,\"expressionType\":\"{kind}\",\"classFilterMode\":false}}}}"
+        );
+        self.call(46, &[], body.as_bytes())
     }
 
     /// 34: a consumer of one topic. `from_where` is e.g. `CONSUME_FROM_LAST_OFFSET`.

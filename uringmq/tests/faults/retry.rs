@@ -1,7 +1,7 @@
 //! Messages sent back: R01, R03.
 use crate::common::{Client, Message, Pull, Shared, props, send_ext};
 
-static SERVER: Shared = Shared::new("faults-retry", "shards=2");
+static SERVER: Shared = Shared::new("faults-retry", "shards=2\nenablePropertyFilter=true");
 
 /// Stores a message that was tried `times` times already; the message as it is stored.
 fn tried(client: &mut Client, topic: &str, properties: &str, times: &str) -> Message {
