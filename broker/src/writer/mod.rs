@@ -303,11 +303,13 @@ async fn write_batch(shard: &Rc<Shard>, log: &mut Log, mut waiting: Waiting, syn
             return waiting.fail(shard, &e, |run| run.wait_durable);
         }
         shard.stages.since(Stage::Sync, complete);
+        marks.readable.store(written.to.0, Ordering::Release);
         waiting.acknowledge(shard, OpKind::AckedDurable, |run| run.wait_durable);
     } else {
+        // Before the answers: whoever is told of a message may ask for it at once, on any shard (33, 37).
+        marks.readable.store(written.to.0, Ordering::Release);
         waiting.acknowledge(shard, OpKind::Acked, |_| true);
     }
-    marks.readable.store(written.to.0, Ordering::Release);
     let committed = Arc::new(waiting.committed(shard, written.from, written.to));
     for to in 0..shard.shards {
         if shard.mesh.backlog(to) < HINT_BACKLOG_MAX {

@@ -167,12 +167,24 @@ fn a_held_pull_waits_for_a_match() {
     client.create_topic("Held", 2);
     client.heartbeat("held", "Held", ("SQL92", "n > 5"), FROM_FIRST);
     for (queue, own) in [(0, true), (1, false)] {
-        let pull = Pull::at("Held", queue, 0).sql("n > 5");
-        let asked = puller.ask_pull(&if own { Pull { group: "held", ..pull.of("") } } else { pull });
+        let mut pull = Pull::at("Held", queue, 0).sql("n > 5");
+        if own {
+            pull = Pull { group: "held", ..pull.of("") };
+        }
+        let mut asked = puller.ask_pull(&pull);
         for n in [1, 2, 3, 6, 7] {
             client.sent("Held", queue, &props(&[("n", &n.to_string())]), n.to_string().as_bytes());
         }
-        let pulled = puller.pulled(asked);
+        // The first ones may have been there before the pull: it is told of them and goes on behind.
+        let pulled = loop {
+            let pulled = puller.pulled(asked);
+            if pulled.code != 20 {
+                break pulled;
+            }
+            assert!(pulled.next > pull.offset && pulled.next <= 3, "{pulled:?}");
+            pull.offset = pulled.next;
+            asked = puller.ask_pull(&pull);
+        };
         assert_eq!((pulled.code, bodies(&pulled.messages)[0].as_str()), (0, "6"), "{pulled:?}");
         assert!(pulled.next == 4 || pulled.next == 5, "{pulled:?}");
     }
