@@ -22,7 +22,7 @@ use rmqload::Load;
 use sides::{Flush, Side};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 use table::Measured;
@@ -393,8 +393,4 @@ fn memory_kb(pid: u32, key: &str) -> Result<f64, BenchError> {
 fn disk_bytes(pid: u32) -> Option<u64> {
     let io = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     io.lines().find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok())
-}
-
-fn shown(path: &Path) -> String {
-    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }

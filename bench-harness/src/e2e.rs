@@ -25,6 +25,9 @@ pub(crate) struct E2eArgs {
     timing: Timing,
     #[command(flatten)]
     shape: Shape,
+    /// Consumers of each queue, as so many groups would have; each message must reach all of them
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    groups: u32,
 }
 
 pub(crate) fn main(mut args: E2eArgs) -> Result<(), BenchError> {
@@ -36,14 +39,14 @@ async fn run(args: E2eArgs) -> Result<(), BenchError> {
     let broker = args.target.addr()?;
     let caller = Caller::dial(broker).await?;
     caller.create_topic(&args.target.topic, args.target.queues).await?;
-    let mut report = Report::new("e2e", args.timing.json);
+    let mut report = Report::new("e2e", args.timing.json, args.timing.hlog.as_deref())?;
     let mut missing = 0;
     for _ in 0..args.timing.rounds {
         let tally = round(broker, &caller, &args, &report).await?;
         report.round(&tally, Duration::from_secs_f64(args.timing.secs));
         missing += tally.missing;
     }
-    report.end();
+    report.end()?;
     caller.close().await;
     match missing {
         0 => Ok(()),
@@ -70,26 +73,27 @@ async fn round(broker: SocketAddr, caller: &Caller, args: &E2eArgs, report: &Rep
         failed: RefCell::default(),
     });
     let mut consumers = Vec::new();
-    for _ in 0..args.target.conns.min(args.target.queues) {
+    let each = args.target.conns.min(args.target.queues);
+    for _ in 0..each * args.groups {
         consumers.push(Rc::new(Caller::dial(broker).await?));
     }
     let mut tasks = Vec::new();
     for queue in 0..args.target.queues {
         let offset = caller.max_offset(&args.target.topic, queue).await?;
-        let consumer = consumers[queue as usize % consumers.len()].clone();
-        let (arrivals, topic) = (arrivals.clone(), args.target.topic.clone());
-        tasks.push(glommio::spawn_local(async move {
-            if let Err(error) = consume(&consumer, &topic, queue, offset, &arrivals).await {
-                arrivals.failed.borrow_mut().get_or_insert(error);
-            }
-        }));
+        for of_group in consumers.chunks(each as usize) {
+            let consumer = of_group[queue as usize % of_group.len()].clone();
+            let (arrivals, topic) = (arrivals.clone(), args.target.topic.clone());
+            tasks.push(glommio::spawn_local(async move {
+                if let Err(error) = consume(&consumer, &topic, queue, offset, &arrivals).await {
+                    arrivals.failed.borrow_mut().get_or_insert(error);
+                }
+            }));
+        }
     }
     load.run(broker, args.target.conns, |phase, over| report.progress(phase, &arrivals.tally.borrow(), over)).await?;
     let deadline = Instant::now() + ARRIVAL_MAX;
-    while arrivals.arrived.get() < load.acknowledged()
-        && Instant::now() < deadline
-        && arrivals.failed.borrow().is_none()
-    {
+    let expected = || load.acknowledged() * u64::from(args.groups);
+    while arrivals.arrived.get() < expected() && Instant::now() < deadline && arrivals.failed.borrow().is_none() {
         Timer::new(Duration::from_millis(5)).await;
     }
     for task in tasks {
@@ -105,7 +109,7 @@ async fn round(broker: SocketAddr, caller: &Caller, args: &E2eArgs, report: &Rep
     }
     let mut tally = arrivals.tally.borrow().clone();
     let sent = load.tally();
-    tally.missing = load.acknowledged().saturating_sub(arrivals.arrived.get());
+    tally.missing = expected().saturating_sub(arrivals.arrived.get());
     tally.late_ns = sent.late_ns;
     tally.codes = sent.codes;
     Ok(tally)

@@ -1,10 +1,14 @@
 //! A broker of a few lines for the tests of the bench: it keeps records in memory, and can stall or damage them.
 use crate::error::BenchError;
-use crate::load::{Load, Pace, Plan};
+use crate::load::{Kind, Load, Pace, Plan};
 use crate::pull::{Drain, drain_all};
 use crate::{BenchArgs, on_executor};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use clap::Parser;
 use glommio::timer::Timer;
+use hdrhistogram::serialization::Deserializer;
+use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -16,7 +20,8 @@ use uringmq_proto::headers::Header;
 use uringmq_proto::headers::offset::{GetMaxOffset, GetMinOffset};
 use uringmq_proto::headers::pull::{PullMessage, pull_flag};
 use uringmq_proto::headers::send::SendMessage;
-use uringmq_proto::message::batch_items;
+use uringmq_proto::headers::transaction::EndTransaction;
+use uringmq_proto::message::{self, batch_items, prop, sys_flag};
 use uringmq_proto::record::{self, NewRecord};
 use uringmq_remoting::connection::{Conn, Conns};
 use uringmq_remoting::listener::{self, Spread};
@@ -35,8 +40,10 @@ struct Faults {
     forgotten: Option<u64>,
 }
 
+/// Topic and queue id.
+type Queue = (String, i32);
 /// A pull without messages yet: its connection, opaque, queue and offset.
-type Held = (Rc<Conn>, i32, i32, usize);
+type Held = (Rc<Conn>, i32, Queue, usize);
 /// An answer that a stall holds back.
 type Late = (Rc<Conn>, i32, Response);
 
@@ -45,7 +52,9 @@ struct Fake {
     faults: Faults,
     sends: Cell<u64>,
     stalled: Rc<Cell<bool>>,
-    queues: RefCell<HashMap<i32, Vec<Vec<u8>>>>,
+    queues: RefCell<HashMap<Queue, Vec<Vec<u8>>>>,
+    /// Half messages, by the commit-log offset that was answered.
+    halves: RefCell<HashMap<i64, (Queue, Vec<u8>)>>,
     held: RefCell<Vec<Held>>,
     late: Rc<RefCell<Vec<Late>>>,
 }
@@ -57,9 +66,12 @@ impl Fake {
         if self.faults.refuse_after.is_some_and(|after| self.sends.get() > after) {
             return conn.respond(cmd.opaque, &Response::err(response::SYSTEM_BUSY, "enough"));
         }
+        if header.sys_flag & sys_flag::TRANSACTION_MASK == sys_flag::TRANSACTION_PREPARED {
+            return self.send_half(conn, cmd, &header);
+        }
         let first = {
             let mut queues = self.queues.borrow_mut();
-            let queue = queues.entry(header.queue_id).or_default();
+            let queue = queues.entry((header.topic.to_owned(), header.queue_id)).or_default();
             let first = queue.len();
             if header.batch {
                 batch_items(cmd.body).for_each(|item| {
@@ -83,6 +95,32 @@ impl Fake {
         }
     }
 
+    fn send_half(&self, conn: &Rc<Conn>, cmd: &Command<'_>, header: &SendMessage<'_>) {
+        let marks = [prop::TRAN_MSG, prop::PGROUP].map(|name| message::property(header.properties, name));
+        assert_eq!(marks, [Some("true"), Some(header.producer_group)]);
+        let phy = self.sends.get() as i64;
+        let record = stored(header, cmd.body, header.properties, 0);
+        self.halves.borrow_mut().insert(phy, ((header.topic.to_owned(), header.queue_id), record));
+        let answer = Response::ok()
+            .with("msgId", format!("7F00000100002A9F{phy:016X}"))
+            .with("transactionId", "id")
+            .with("queueId", header.queue_id)
+            .with("queueOffset", phy * 2);
+        conn.respond(cmd.opaque, &answer);
+    }
+
+    fn end(&self, conn: &Rc<Conn>, cmd: &Command<'_>) {
+        let header = EndTransaction::decode(cmd).unwrap();
+        assert_eq!((header.commit_or_rollback, header.transaction_id), (sys_flag::TRANSACTION_COMMIT, Some("id")));
+        assert_eq!(header.tran_state_table_offset, header.commit_log_offset * 2);
+        let (queue, mut record) = self.halves.borrow_mut().remove(&header.commit_log_offset).expect("one that waits");
+        let mut queues = self.queues.borrow_mut();
+        let queue = queues.entry(queue).or_default();
+        record::patch(&mut record, queue.len() as u64, 0, 0);
+        queue.push(record);
+        conn.respond(cmd.opaque, &Response::ok());
+    }
+
     fn stall_at(&self, send: u64) {
         let Some((at, span)) = self.faults.stall else { return };
         if at == send {
@@ -97,7 +135,7 @@ impl Fake {
         }
     }
 
-    fn pull(&self, conn: &Rc<Conn>, opaque: i32, queue: i32, offset: usize, max: usize, hold: bool) {
+    fn pull(&self, conn: &Rc<Conn>, opaque: i32, queue: Queue, offset: usize, max: usize, hold: bool) {
         let queues = self.queues.borrow();
         let all = queues.get(&queue).map_or(&[][..], Vec::as_slice);
         let found = &all[offset.min(all.len())..all.len().min(offset + max)];
@@ -105,7 +143,7 @@ impl Fake {
             return self.held.borrow_mut().push((conn.clone(), opaque, queue, offset));
         }
         let mut body = found.concat();
-        if self.faults.damaged.is_some_and(|at| queue == 0 && (offset..offset + found.len()).contains(&at)) {
+        if self.faults.damaged.is_some_and(|at| queue.1 == 0 && (offset..offset + found.len()).contains(&at)) {
             *body.last_mut().unwrap() ^= 1;
             body[90] ^= 1; // within the first body
         }
@@ -146,10 +184,12 @@ impl Service for Fake {
                 let header = PullMessage::decode(cmd).unwrap();
                 let hold = header.has(pull_flag::SUSPEND);
                 let (offset, max) = (header.queue_offset as usize, header.max_msg_nums as usize);
-                self.pull(conn, cmd.opaque, header.queue_id, offset, max, hold);
+                let queue = (header.topic.to_owned(), header.queue_id);
+                self.pull(conn, cmd.opaque, queue, offset, max, hold);
             }
             request::GET_MAX_OFFSET => {
-                let queue = GetMaxOffset::decode(cmd).unwrap().queue_id;
+                let header = GetMaxOffset::decode(cmd).unwrap();
+                let queue = (header.topic.to_owned(), header.queue_id);
                 let max = self.queues.borrow().get(&queue).map_or(0, Vec::len);
                 conn.respond(cmd.opaque, &Response::ok().with("offset", max as i64));
             }
@@ -157,6 +197,7 @@ impl Service for Fake {
                 GetMinOffset::decode(cmd).unwrap();
                 conn.respond(cmd.opaque, &Response::ok().with("offset", 0));
             }
+            request::END_TRANSACTION => self.end(conn, cmd),
             _ => conn.respond(cmd.opaque, &Response::ok()),
         }
     }
@@ -181,7 +222,8 @@ fn serve(faults: Faults) -> SocketAddr {
 
 fn plan(pace: Pace, batch: u32) -> Plan {
     Plan {
-        topic: "T".to_owned(),
+        topics: vec!["T".to_owned()],
+        kind: Kind::Plain,
         queues: 4,
         size: 50,
         batch,
@@ -233,6 +275,61 @@ fn what_was_acknowledged_is_drained() {
         Drain { topic: "T".to_owned(), queues: 4, conns: 3, max_msgs: 32, from: None, follow: None, check: true };
     let (drained, _) = on_executor(None, move || async move { drain_all(addr, &drain, |_, _| ()).await }).unwrap();
     assert!(drained.msgs > acknowledged, "{} drained", drained.msgs);
+}
+
+#[test]
+fn a_transaction_counts_when_its_commit_is_answered() {
+    let addr = serve(Faults::default());
+    let transactions = Plan { kind: Kind::Transactional, ..plan(Pace::Closed(4), 1) };
+    let (tally, acknowledged) = loaded(addr, transactions, 2).unwrap();
+    assert!(tally.errors() == 0 && tally.msgs > 0 && acknowledged >= tally.msgs, "{acknowledged}");
+    let drain =
+        Drain { topic: "T".to_owned(), queues: 4, conns: 2, max_msgs: 32, from: None, follow: None, check: true };
+    let (drained, _) = on_executor(None, move || async move { drain_all(addr, &drain, |_, _| ()).await }).unwrap();
+    // A half shows only when it is committed. Nothing is begun after the measured time, so nothing is open.
+    assert_eq!(drained.msgs, acknowledged);
+    let refusing = serve(Faults { refuse_after: Some(10), ..Faults::default() });
+    let (_, acknowledged) =
+        loaded(refusing, Plan { kind: Kind::Transactional, ..plan(Pace::Open(100.0), 1) }, 1).unwrap();
+    assert_eq!(acknowledged, 10, "a refused half is not committed");
+}
+
+#[test]
+fn messages_are_spread_over_the_topics() {
+    let addr = serve(Faults::default());
+    let topics: Vec<String> = (0..20).map(|n| format!("T-{n}")).collect();
+    let (tally, _) = loaded(addr, Plan { topics, ..plan(Pace::Open(2000.0), 1) }, 2).unwrap();
+    assert_eq!((tally.msgs, tally.errors()), (2000, 0));
+    let drained = |topic: String| {
+        let drain = Drain { topic, queues: 4, conns: 2, max_msgs: 32, from: None, follow: None, check: true };
+        on_executor(None, move || async move { drain_all(addr, &drain, |_, _| ()).await }).unwrap().0.msgs
+    };
+    let counts: Vec<u64> = (0..20).map(|n| drained(format!("T-{n}"))).collect();
+    assert!(counts.iter().sum::<u64>() >= 2000 && counts.iter().all(|count| (50..200).contains(count)), "{counts:?}");
+}
+
+#[test]
+fn the_log_of_latencies_holds_every_one() {
+    let dir = std::env::temp_dir().join(format!("uringmq-hlog-{}", std::process::id()));
+    let addr = serve(Faults::default());
+    let file = dir.with_extension("hlog");
+    let path = file.display();
+    assert_eq!(run(addr, &format!("send --rate 400 --warmup 0.1 --secs 1.6 --rounds 2 --hlog {path}")), 0);
+    let text = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let mut deserializer = Deserializer::new();
+    let (mut count, mut intervals, mut last) = (0, 0, Duration::ZERO);
+    for entry in IntervalLogIterator::new(&text) {
+        let LogEntry::Interval(interval) = entry.unwrap() else { continue };
+        let bytes = STANDARD.decode(interval.encoded_histogram()).unwrap();
+        let histogram: hdrhistogram::Histogram<u64> = deserializer.deserialize(&mut &bytes[..]).unwrap();
+        count += histogram.len();
+        intervals += 1;
+        assert!(interval.start_timestamp() >= last && interval.duration() <= Duration::from_millis(1600));
+        last = interval.start_timestamp();
+    }
+    assert_eq!((count, intervals), (1280, 4), "two rounds of 640, each as a second and the rest");
+    assert_eq!(run(addr, "send --secs 0.1 --hlog /proc/nothing/here"), 2);
 }
 
 #[test]

@@ -425,7 +425,7 @@ impl KillLane {
         let body = &mut *self.body.borrow_mut();
         write_body(body, id, self.size);
         let properties = format!("UNIQ_KEY\u{1}{id:032X}\u{2}WAIT\u{1}true\u{2}");
-        let message = Outgoing { topic: &self.topic, queue, properties: &properties, body, batch: false };
+        let message = Outgoing { topic: &self.topic, half: false, queue, properties: &properties, body, batch: false };
         conn.write(|out| write_send(out, opaque, &message));
     }
 }

@@ -8,6 +8,7 @@ mod e2e;
 mod error;
 #[cfg(test)]
 mod fake;
+mod hlog;
 mod kill;
 mod load;
 mod null;
@@ -16,12 +17,14 @@ mod process;
 mod pull;
 mod report;
 mod send;
+mod sweep;
 
 use clap::{Args, Subcommand};
 use error::BenchError;
 use glommio::{LocalExecutorBuilder, Placement};
 use std::future::Future;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Measure a broker: load, drain, end-to-end latency, kill -9, comparison with Apache's
@@ -42,6 +45,10 @@ Examples:
   uringmq bench kill --start 'uringmq broker -c b.conf'    kill -9 under load; everything acknowledged must be there
   uringmq bench chaos --start 'uringmq broker -c b.conf' --store DIR --kills 200   and the log's tail is torn each time
   uringmq bench null --listen 127.0.0.1:10911              stores nothing: what the generator itself can do
+  uringmq bench send --topics 5000 --queues 4 --rate 10000 many topics, each message to one at random
+  uringmq bench send --transactional --hlog run.hlog       half messages and commits; latencies as an HdrHistogram log
+  uringmq bench e2e --groups 20 --rate 1000                fan-out: every message to twenty consumers
+  uringmq bench sweep --set shards=1,2 --set spinBeforeParkUs=0,50   what each setting gives and costs
   uringmq bench compare --apache-lib lib --rmqload rmqload the table of both brokers on this machine
   uringmq bench compare ... --loads all --html report.html every load, with plots";
 
@@ -59,6 +66,8 @@ enum What {
     Chaos(kill::ChaosArgs),
     /// A server that answers at once and stores nothing: the generator's and the machine's own figures
     Null(null::NullArgs),
+    /// Every combination of some configuration keys' values, by throughput and latency
+    Sweep(sweep::SweepArgs),
     /// Apache's broker and ours in turn on this machine, as a Markdown table
     Compare(compare::CompareArgs),
 }
@@ -110,6 +119,9 @@ struct Timing {
     /// One line of JSON for each round, and one for all
     #[arg(long)]
     json: bool,
+    /// Also write the latencies of each second into this HdrHistogram log
+    #[arg(long)]
+    hlog: Option<PathBuf>,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -128,6 +140,7 @@ pub fn main(args: BenchArgs) -> i32 {
         What::Kill(args) => kill::main(args),
         What::Chaos(args) => kill::chaos(args),
         What::Null(args) => null::main(args),
+        What::Sweep(args) => sweep::main(args),
         What::Compare(args) => compare::main(args),
     };
     match outcome {

@@ -3,8 +3,8 @@
 //! All of it runs on one executor. An answer is handled where it is read, and in the closed loop the next request is written there and
 //! then, so that what one read brought leaves again in one write.
 use crate::error::BenchError;
-use crate::peer::{Outgoing, dial, write_send};
-use crate::report::Tally;
+use crate::peer::{Half, Outgoing, dial, mix, write_commit, write_send};
+use crate::report::{MEASURING, Tally};
 use glommio::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -32,9 +32,20 @@ pub(crate) enum Pace {
     Open(f64),
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Plain,
+    /// By this level.
+    Delayed(u32),
+    /// A half message, then its commit.
+    Transactional,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) topic: String,
+    /// One at least; each message goes to one at random.
+    pub(crate) topics: Vec<String>,
+    pub(crate) kind: Kind,
     pub(crate) queues: u32,
     pub(crate) size: usize,
     /// Messages in a request.
@@ -64,6 +75,8 @@ struct Making {
     properties: String,
     body: Vec<u8>,
     batch: Vec<u8>,
+    /// Counts messages where topics are drawn.
+    turn: u64,
 }
 
 impl Load {
@@ -74,6 +87,7 @@ impl Load {
             properties: String::new(),
             body: vec![b'x'; plan.size],
             batch: Vec::new(),
+            turn: u64::from(maker),
         };
         Rc::new(Load {
             plan,
@@ -156,7 +170,7 @@ impl Load {
             }
             match since.checked_sub(warmup) {
                 None => watch("warm-up", since),
-                Some(measured) if since < all => watch("measuring", measured),
+                Some(measured) if since < all => watch(MEASURING, measured),
                 Some(_) => return Ok(()),
             }
             let next = if since < warmup { warmup } else { all };
@@ -216,6 +230,9 @@ impl Load {
     }
 }
 
+/// Set in the opaque of a commit, beside the slot that its half message had.
+const COMMIT: i32 = 1 << 30;
+
 /// One connection and its requests in flight. The opaque of a request is its slot.
 struct Lane {
     load: Rc<Load>,
@@ -231,6 +248,13 @@ impl Lane {
         let queue = self.queue.get();
         self.queue.set((queue + 1) % load.plan.queues);
         let making = &mut *load.making.borrow_mut();
+        let topic = match &load.plan.topics[..] {
+            [one] => one,
+            many => {
+                making.turn += 1;
+                &many[(mix(making.turn) % many.len() as u64) as usize]
+            }
+        };
         if let Some(run) = load.plan.stamp {
             making.body[..8].copy_from_slice(&run.to_be_bytes());
             making.body[8..STAMP_BYTES].copy_from_slice(&intended.to_be_bytes());
@@ -243,13 +267,19 @@ impl Lane {
             for (name, value) in [(prop::UNIQ_KEY, &key[..]), (prop::WAIT, "true"), (prop::TAGS, "TagA")] {
                 push_property(&mut making.properties, name, value);
             }
+            match load.plan.kind {
+                Kind::Plain => {}
+                Kind::Delayed(level) => push_property(&mut making.properties, prop::DELAY, &level.to_string()),
+                Kind::Transactional => Half::mark(&mut making.properties),
+            }
             if batch {
                 let item = BatchItem { flag: 0, body: &making.body, properties: &making.properties };
                 push_batch_item(&mut making.batch, &item);
             }
         }
         let message = Outgoing {
-            topic: &load.plan.topic,
+            topic,
+            half: load.plan.kind == Kind::Transactional,
             queue: queue % load.plan.queues,
             properties: if batch { "" } else { &making.properties },
             body: if batch { &making.batch } else { &making.body },
@@ -265,7 +295,13 @@ impl Service for Lane {
     }
 
     fn on_answer(&self, conn: &Rc<Conn>, answer: &Command<'_>) {
-        let Some(sent) = self.slots.borrow_mut().give(answer.opaque) else { return };
+        if self.load.plan.kind == Kind::Transactional
+            && answer.opaque & COMMIT == 0
+            && let Some(half) = Half::of(answer)
+        {
+            return conn.write(|out| write_commit(out, answer.opaque | COMMIT, &half));
+        }
+        let Some(sent) = self.slots.borrow_mut().give(answer.opaque & !COMMIT) else { return };
         self.load.answered(sent, answer.code);
         if matches!(self.load.plan.pace, Pace::Closed(_)) && self.load.sending.get() {
             self.send(conn, self.load.now());

@@ -91,7 +91,7 @@ impl Null {
         let first = *next;
         *next += count;
         let answer = Response::ok()
-            .with("msgId", "7F0000010000000000000000000000000000")
+            .with("msgId", "7F000001000000000000000000000000")
             .with("queueId", header.queue_id)
             .with("queueOffset", first as i64);
         conn.respond(cmd.opaque, &answer);

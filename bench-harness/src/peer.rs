@@ -6,12 +6,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use uringmq_proto::body::group::SubscriptionGroupConfig;
 use uringmq_proto::body::{self, stats::KvTable};
 use uringmq_proto::codes::{request, response};
-use uringmq_proto::command::{OwnedCommand, Value, write_request};
+use uringmq_proto::command::{Command, OwnedCommand, Value, write_request};
 use uringmq_proto::headers::admin::QueryMessage;
 use uringmq_proto::headers::offset::{GetMaxOffset, GetMinOffset, QueryConsumerOffset, UpdateConsumerOffset};
 use uringmq_proto::headers::pull::{PullMessage, pull_flag};
 use uringmq_proto::headers::send::SendMessage;
 use uringmq_proto::headers::topic::CreateTopic;
+use uringmq_proto::headers::transaction::EndTransaction;
+use uringmq_proto::message::{parse_offset_id, prop, push_property, sys_flag};
 use uringmq_proto::record::{self, Found, Record};
 use uringmq_remoting::client::{NoService, connect};
 use uringmq_remoting::connection::{Conn, Conns};
@@ -242,6 +244,8 @@ pub(crate) fn number(what: &'static str, answer: &OwnedCommand, key: &str) -> Re
 /// One request to send; `body` is a client batch when `batch`.
 pub(crate) struct Outgoing<'a> {
     pub(crate) topic: &'a str,
+    /// Of a transaction that is not decided yet.
+    pub(crate) half: bool,
     pub(crate) queue: u32,
     pub(crate) properties: &'a str,
     pub(crate) body: &'a [u8],
@@ -257,7 +261,7 @@ pub(crate) fn write_send(out: &mut Vec<u8>, opaque: i32, message: &Outgoing<'_>)
         default_topic: "TBW102",
         default_topic_queue_nums: 4,
         queue_id: message.queue as i32,
-        sys_flag: 0,
+        sys_flag: if message.half { sys_flag::TRANSACTION_PREPARED } else { 0 },
         born_timestamp_ms: now_ms(),
         flag: 0,
         properties: message.properties,
@@ -268,6 +272,44 @@ pub(crate) fn write_send(out: &mut Vec<u8>, opaque: i32, message: &Outgoing<'_>)
         broker_name: None,
     };
     write_request(out, code, opaque, false, &header.ext(code), message.body);
+}
+
+/// A half message that was acknowledged: what its commit must name.
+pub(crate) struct Half {
+    queue_offset: i64,
+    phy: i64,
+    transaction_id: String,
+}
+
+impl Half {
+    /// Adds what makes a message a half of the bench's producer group.
+    pub(crate) fn mark(properties: &mut String) {
+        push_property(properties, prop::TRAN_MSG, "true");
+        push_property(properties, prop::PGROUP, GROUP);
+    }
+
+    /// `None` from a refusal, or an answer that names no half.
+    pub(crate) fn of(answer: &Command<'_>) -> Option<Half> {
+        let queue_offset = answer.ext.get("queueOffset")?.parse().ok().filter(|_| answer.code == response::SUCCESS)?;
+        let (_, phy) = parse_offset_id(answer.ext.get("msgId")?)?;
+        let transaction_id = answer.ext.get("transactionId").unwrap_or_default().to_owned();
+        Some(Half { queue_offset, phy: phy as i64, transaction_id })
+    }
+}
+
+/// Appends the frame that commits a half message; it is answered.
+pub(crate) fn write_commit(out: &mut Vec<u8>, opaque: i32, half: &Half) {
+    let header = EndTransaction {
+        producer_group: GROUP,
+        tran_state_table_offset: half.queue_offset,
+        commit_log_offset: half.phy,
+        commit_or_rollback: sys_flag::TRANSACTION_COMMIT,
+        from_transaction_check: false,
+        msg_id: &half.transaction_id,
+        transaction_id: Some(&half.transaction_id),
+        topic: None,
+    };
+    write_request(out, request::END_TRANSACTION, opaque, false, &header.ext(), b"");
 }
 
 /// A well-mixed number from any number (the splitmix64 step).

@@ -5,6 +5,7 @@ use futures_lite::future::or;
 use glommio::timer::Timer;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -133,6 +134,11 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A path as a word of a command line.
+pub(crate) fn shown(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
 /// Passes lines on and keeps the last ones, until the output ends.

@@ -65,13 +65,12 @@ async fn run(args: PullArgs) -> Result<(), BenchError> {
         follow: args.follow.then(|| Duration::from_secs_f64(args.secs)),
         check: !args.no_check,
     };
-    let mut report = Report::new("pull", args.json);
+    let mut report = Report::new("pull", args.json, None)?;
     for _ in 0..args.rounds {
         let (tally, over) = drain_all(broker, &drain, |tally, over| report.progress("draining", tally, over)).await?;
         report.round(&tally, over);
     }
-    report.end();
-    Ok(())
+    report.end()
 }
 
 /// Drains every queue at once, queue q on connection q modulo their number. Gives the counts and the time it took.

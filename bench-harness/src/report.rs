@@ -1,8 +1,12 @@
 //! What a round measured, and how it is told: a progress line on a terminal, a line a round, JSON on request, median and spread.
+use crate::error::BenchError;
+use crate::hlog::Hlog;
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::time::Duration;
 
 /// Counts of one round; latencies in nanoseconds.
@@ -130,16 +134,27 @@ pub(crate) struct Report {
     terminal: bool,
     rounds: Vec<Figures>,
     errors: u64,
+    hlog: RefCell<Option<Hlog>>,
 }
 
+/// The phase of a round that counts.
+pub(crate) const MEASURING: &str = "measuring";
+
 impl Report {
-    pub(crate) fn new(kind: &'static str, json: bool) -> Self {
+    /// `hlog`: latencies also go into this file.
+    pub(crate) fn new(kind: &'static str, json: bool, hlog: Option<&Path>) -> Result<Self, BenchError> {
         let terminal = !json && std::io::stderr().is_terminal();
-        Report { kind, json, terminal, rounds: Vec::new(), errors: 0 }
+        let hlog = RefCell::new(hlog.map(|path| Hlog::create(path, kind)).transpose()?);
+        Ok(Report { kind, json, terminal, rounds: Vec::new(), errors: 0, hlog })
     }
 
-    /// The line that is written over and over on a terminal; nothing elsewhere.
+    /// The line that is written over and over on a terminal; nothing elsewhere. `over`: since the phase began.
     pub(crate) fn progress(&self, phase: &str, tally: &Tally, over: Duration) {
+        if let Some(hlog) = &mut *self.hlog.borrow_mut()
+            && phase == MEASURING
+        {
+            hlog.note(&tally.latency, over);
+        }
         if self.terminal {
             let figures = tally.figures(over);
             eprint!(
@@ -157,6 +172,9 @@ impl Report {
 
     pub(crate) fn round(&mut self, tally: &Tally, over: Duration) {
         let figures = tally.figures(over);
+        if let Some(hlog) = self.hlog.get_mut() {
+            hlog.end_round(&tally.latency, over);
+        }
         self.rounds.push(figures);
         self.errors += tally.errors();
         let line = RoundLine {
@@ -203,11 +221,15 @@ impl Report {
         stages.iter().for_each(|(name, told)| println!("  {name:<9} {told}"));
     }
 
-    /// Median and spread, when there was more than one round.
-    pub(crate) fn end(&self) {
-        if self.rounds.len() < 2 {
-            return;
+    /// Median and spread, when there was more than one round; the log of latencies is whole now.
+    pub(crate) fn end(self) -> Result<(), BenchError> {
+        if self.rounds.len() > 1 {
+            self.summary();
         }
+        self.hlog.into_inner().map_or(Ok(()), Hlog::finish)
+    }
+
+    fn summary(&self) {
         let line = SummaryLine {
             kind: self.kind,
             rounds: self.rounds.len(),
@@ -236,6 +258,11 @@ fn text(figures: &Figures) -> String {
         figures.p9999_ms,
         figures.max_ms
     )
+}
+
+/// Text for a page.
+pub(crate) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 pub(crate) fn print_json(line: &impl Serialize) {

@@ -1,6 +1,6 @@
 //! `bench send`.
 use crate::error::BenchError;
-use crate::load::{Load, Pace, Plan};
+use crate::load::{Kind, Load, Pace, Plan};
 use crate::peer::Caller;
 use crate::report::Report;
 use crate::{Target, Timing, on_executor};
@@ -15,6 +15,8 @@ pub(crate) struct SendArgs {
     timing: Timing,
     #[command(flatten)]
     shape: Shape,
+    #[command(flatten)]
+    kind: KindArgs,
     /// After each round, where the broker says that the time went (UringMQ's alone tell it; microseconds)
     #[arg(long)]
     stages: bool,
@@ -37,7 +39,38 @@ pub(crate) struct Shape {
     pub(crate) batch: u32,
 }
 
-fn rate(text: &str) -> Result<f64, String> {
+/// Which kind of message, and to how many topics.
+#[derive(Args, Debug, Clone)]
+struct KindArgs {
+    /// Topics, TOPIC-0 and so on, each message to one at random; with one, TOPIC itself
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    topics: u32,
+    /// Delay level of the messages
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=18))]
+    delay_level: u32,
+    /// Each message is a transaction: a half message, and when that is acknowledged its commit; latency until that is answered
+    #[arg(long, conflicts_with_all = ["batch", "delay_level"])]
+    transactional: bool,
+}
+
+impl KindArgs {
+    fn kind(&self) -> Kind {
+        match self.delay_level {
+            0 if self.transactional => Kind::Transactional,
+            0 => Kind::Plain,
+            level => Kind::Delayed(level),
+        }
+    }
+
+    fn topics(&self, topic: &str) -> Vec<String> {
+        match self.topics {
+            1 => vec![topic.to_owned()],
+            many => (0..many).map(|n| format!("{topic}-{n}")).collect(),
+        }
+    }
+}
+
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if (1e-3..=1e8).contains(&rate) => Ok(rate),
         _ => Err("not a number of messages a second".to_owned()),
@@ -47,7 +80,8 @@ fn rate(text: &str) -> Result<f64, String> {
 impl Shape {
     pub(crate) fn plan(&self, target: &Target, timing: &Timing, stamp: Option<u64>) -> Plan {
         Plan {
-            topic: target.topic.clone(),
+            topics: vec![target.topic.clone()],
+            kind: Kind::Plain,
             queues: target.queues,
             size: self.size as usize,
             batch: self.batch,
@@ -66,13 +100,17 @@ pub(crate) fn main(args: SendArgs) -> Result<(), BenchError> {
 async fn run(args: SendArgs) -> Result<(), BenchError> {
     let broker = args.target.addr()?;
     let caller = Caller::dial(broker).await?;
-    caller.create_topic(&args.target.topic, args.target.queues).await?;
-    let mut report = Report::new("send", args.timing.json);
+    let topics = args.kind.topics(&args.target.topic);
+    for topic in &topics {
+        caller.create_topic(topic, args.target.queues).await?;
+    }
+    let plan = Plan { topics, kind: args.kind.kind(), ..args.shape.plan(&args.target, &args.timing, None) };
+    let mut report = Report::new("send", args.timing.json, args.timing.hlog.as_deref())?;
     for _ in 0..args.timing.rounds {
         if args.stages {
             caller.stages().await?; // the warm-up counts, what was before does not
         }
-        let load = Load::new(args.shape.plan(&args.target, &args.timing, None));
+        let load = Load::new(plan.clone());
         load.run(broker, args.target.conns, |phase, over| report.progress(phase, &load.tally(), over)).await?;
         report.round(&load.tally(), Duration::from_secs_f64(args.timing.secs));
         if args.stages {
@@ -80,6 +118,5 @@ async fn run(args: SendArgs) -> Result<(), BenchError> {
         }
     }
     caller.close().await;
-    report.end();
-    Ok(())
+    report.end()
 }

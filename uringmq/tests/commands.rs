@@ -216,3 +216,78 @@ fn a_port_in_use_is_named() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(stderr(&refused).contains(&format!("127.0.0.1:{port}")), "{}", stderr(&refused));
 }
+
+/// The lines of JSON that a bench printed; it ended well.
+fn benched(words: &str) -> Vec<serde_json::Value> {
+    let output = run(&["bench"].into_iter().chain(words.split_whitespace()).collect::<Vec<_>>());
+    assert_eq!(output.status.code(), Some(0), "{words}: {}{}", stdout(&output), stderr(&output));
+    stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+}
+
+/// Small, on a real broker, so that none of them rots.
+#[test]
+fn every_load_of_the_bench_runs() {
+    let dir = Dir::new("bench-loads");
+    let (port, store) = (free_port(), dir.0.join("store"));
+    let conf = format!(
+        "brokerIP1=127.0.0.1\nlistenPort={port}\nstorePathRootDir={}\nmappedFileSizeCommitLog=8388608\nshards=2\n",
+        store.display()
+    );
+    let server = Server::start(uringmq().args(["broker", "-c", &dir.file("broker.conf", &conf)]));
+    let hlog = dir.0.join("run.hlog");
+    let timed = format!("--warmup 0.1 --secs 0.3 --json --broker 127.0.0.1:{port}");
+    for load in [
+        "send --topic Closed --conns 2 --inflight 4 --stages",
+        "send --topic Open --conns 2 --rate 300",
+        "send --topic Batch --batch 8 --size 100",
+        "send --topic Many --topics 20 --queues 4 --rate 300",
+        "send --topic Delayed --delay-level 1 --rate 100",
+        "send --topic Transactional --transactional --conns 2 --inflight 4",
+        "e2e --topic Arrives --rate 200",
+        "e2e --topic Fan --groups 5 --conns 2 --rate 200",
+        &format!("send --topic Logged --rate 300 --hlog {}", hlog.display()),
+    ] {
+        let lines = benched(&format!("{load} {timed}"));
+        let round = lines.iter().find(|line| !line["round"].is_null()).expect("a round");
+        assert!(round["errors"] == 0 && round["msgs"].as_u64() > Some(0), "{load}: {round}");
+    }
+    let drained = |topic: &str, queues: u32| {
+        let lines = benched(&format!("pull --topic {topic} --queues {queues} --json --broker 127.0.0.1:{port}"));
+        lines[0]["msgs"].as_u64().expect("a number")
+    };
+    assert!(drained("Transactional", 8) > 0, "what was committed is there");
+    assert!((0..20).all(|n| drained(&format!("Many-{n}"), 4) > 0));
+    assert!(std::fs::read_to_string(&hlog).unwrap().contains("\"StartTimestamp\",\"Interval_Length\""));
+    server.signal(libc::SIGTERM);
+    let (status, log) = server.end();
+    assert!(status.success(), "{log}");
+}
+
+#[test]
+fn a_sweep_tells_every_combination() {
+    let dir = Dir::new("bench-sweep");
+    let (stores, page) = (dir.0.join("stores"), dir.0.join("sweep.html"));
+    let lines = benched(&format!(
+        "sweep --set shards=1,2 --set spinBeforeParkUs=0 --conf mappedFileSizeCommitLog=8388608 --rounds 1 --secs 0.2 --warmup 0.1 \
+         --conns 2 --inflight 4 --rate 200 --json --dir {} --html {}",
+        stores.display(),
+        page.display()
+    ));
+    let confs: Vec<&str> = lines.iter().filter_map(|line| line["conf"].as_str()).collect();
+    assert_eq!(confs, ["shards=1 spinBeforeParkUs=0", "shards=2 spinBeforeParkUs=0"]);
+    assert!(lines.iter().all(|line| line["msg_per_s"].as_f64() > Some(0.0) && line["refused"] == 0), "{lines:?}");
+    assert!(lines.iter().any(|line| line["front"] == true), "{lines:?}");
+    assert_eq!(std::fs::read_to_string(&page).unwrap().matches("<circle").count(), 2);
+    let wrong = run(&[
+        "bench",
+        "sweep",
+        "--set",
+        "noSuchKeyOfAnyBroker=1",
+        "--conf",
+        "shards=-1",
+        "--dir",
+        &stores.display().to_string(),
+    ]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", stdout(&wrong));
+    assert!(stderr(&wrong).contains("shards"), "{}", stderr(&wrong));
+}

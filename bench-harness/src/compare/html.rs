@@ -2,6 +2,7 @@
 //! throughputs as bars, and the table.
 use super::table::{Measured, markdown};
 use super::{CompareArgs, loads};
+use crate::report::escaped;
 use std::fmt::Write;
 
 const COLOURS: [&str; 3] = ["#c0392b", "#2471a3", "#7f8c8d"];
@@ -48,10 +49,6 @@ pub(super) fn page(args: &CompareArgs, measured: &Measured, sides: &[&'static st
 
 fn push(out: &mut String, what: std::fmt::Arguments<'_>) {
     out.write_fmt(what).expect("a String takes all");
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 fn latency_plot(out: &mut String, title: &str, lines: &[Option<[f64; 6]>]) {

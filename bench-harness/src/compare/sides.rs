@@ -1,6 +1,7 @@
 //! The servers that are compared, and how each is configured and started.
-use super::{CompareArgs, broker, shown};
+use super::{CompareArgs, broker};
 use crate::error::BenchError;
+use crate::process::shown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
