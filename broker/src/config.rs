@@ -235,6 +235,11 @@ impl BrokerConfig {
         }
     }
 
+    /// Whether an acknowledgement waits for slaves.
+    pub fn awaits_slaves(&self) -> bool {
+        self.role == BrokerRole::SyncMaster && self.in_sync_replicas > 1
+    }
+
     /// The configuration in the store's words.
     pub fn to_store_config(&self) -> uringmq_store::StoreConfig {
         // A record ends at least 8 bytes before its segment does.

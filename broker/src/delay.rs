@@ -101,6 +101,22 @@ impl Delay {
         }
     }
 
+    /// A slave's levels stand where its master's do; saved in their time.
+    pub fn copy(&self, table: &DelayOffsetTable) {
+        let mut levels = self.levels.borrow_mut();
+        for (level, now) in (1..).zip(levels.iter_mut()) {
+            let Some(offset) = table.offset_table.get(&level).and_then(|offset| u64::try_from(*offset).ok()) else {
+                continue;
+            };
+            let copied = Progress { offset, used: true };
+            if *now != copied {
+                *now = copied;
+                self.dirty.set(true);
+            }
+        }
+        self.version.set(table.data_version);
+    }
+
     fn table(&self) -> DelayOffsetTable {
         let offset_table = self.progress().into_iter().map(|(level, offset)| (level as i32, offset as i64)).collect();
         DelayOffsetTable { data_version: self.version.get(), offset_table }

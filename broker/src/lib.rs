@@ -9,6 +9,7 @@ pub mod machine;
 pub mod mesh;
 pub mod placement;
 pub mod registration;
+pub mod replication;
 pub mod requests;
 pub mod responses;
 pub mod shard;

@@ -5,7 +5,7 @@ use crate::shard::Shard;
 use crate::shard::appends::{AppendGroup, Appended};
 use crate::shard::pulls::{PullAsk, PullFound};
 use crate::snapshot::{GroupTable, TopicTable};
-use crate::writer::committed::Committed;
+use crate::writer::committed::{Committed, Span};
 use futures_lite::future;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -32,6 +32,10 @@ pub enum Msg {
     Appended(Box<Appended>),
     /// writer -> every shard. A hint: the receiver's cursor finds the same in the log.
     Committed(Arc<Committed>),
+    /// writer -> the replication shard, before the sync of a batch. A hint: slaves are fed from the log otherwise.
+    Written(Box<[Span]>),
+    /// the replication shard -> writer: the replicated mark moved. A later one says the same; deadlines cover silence.
+    Replicated,
     /// shard -> owner of the queue, and back. The asking client's own deadline covers silence.
     Pull(Box<PullAsk>),
     PullFound(Box<PullFound>),

@@ -5,7 +5,7 @@
 //! change goes out alone; whoever missed one (it was down, or refused it) gets the whole table next time. A NameServer in this very
 //! process is an address like any other.
 mod payload;
-mod resolve;
+pub(crate) mod resolve;
 mod server;
 
 use crate::config::{BrokerConfig, HostPort};
@@ -51,10 +51,29 @@ pub struct Registration {
     /// Number of the last thing there was to tell.
     ticket: Cell<u64>,
     payloads: Payloads,
+    /// Of a slave: its master, as a NameServer said when this broker registered there last.
+    master: RefCell<Option<Master>>,
     routes: RefCell<HashMap<String, RouteSeen>>,
 }
 
+/// Where a slave finds its master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Master {
+    /// For the log: brokerIP2:haListenPort.
+    pub ha: String,
+    /// For requests.
+    pub broker: String,
+}
+
 impl Registration {
+    pub fn master(&self) -> Option<Master> {
+        self.master.borrow().clone()
+    }
+
+    pub fn master_ha_address(&self) -> Option<String> {
+        self.master().map(|master| master.ha)
+    }
+
     /// Has these topics told to every NameServer; the ticket is for [`Registration::settled`].
     pub fn announce(&self, topics: &[Arc<str>]) -> u64 {
         self.ticket.set(self.ticket.get() + 1);
@@ -282,10 +301,24 @@ async fn register(shard: &Rc<Shard>, conn: &Conn, body: &[u8], timeout: Duration
         ("bodyCrc32", Value::from(record::body_crc(body))),
     ]);
     let answer = expect_ok(conn.call(request::REGISTER_BROKER, &ext, body, timeout).await?)?;
+    if shard.follows() {
+        take_master(shard, &answer);
+    }
     if !answer.body.is_empty() {
         take_order_config(shard, &answer.body);
     }
     Ok(())
+}
+
+/// A NameServer names the master to a slave, once it knows one.
+fn take_master(shard: &Shard, answer: &OwnedCommand) {
+    let given = |key| answer.get(key).filter(|text| !text.is_empty());
+    let (Some(ha), Some(broker)) = (given("haServerAddr"), given("masterAddr")) else { return };
+    let master = Master { ha: ha.to_owned(), broker: broker.to_owned() };
+    let before = shard.control().registration.master.replace(Some(master.clone()));
+    if before.as_ref() != Some(&master) {
+        info!(ha = master.ha, broker = master.broker, "the name server names the master");
+    }
 }
 
 /// Whether the NameServer knows another version of the topics than ours (code 322).

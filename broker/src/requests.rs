@@ -177,7 +177,7 @@ requests! {
     CLEAN_EXPIRED_CONSUMEQUEUE => Control, Light, task, h::admin::clean_expired_queues;
     CLEAN_UNUSED_TOPIC       => Control, Light, sync, h::admin::clean_unused_topics;
     DELETE_EXPIRED_COMMITLOG => Control, Light, task, h::admin::delete_expired_log;
-    GET_BROKER_HA_STATUS     => Control, Light, sync, h::admin::ha_status;
+    GET_BROKER_HA_STATUS     => Control, Light, task, h::admin::ha_status;
     RESET_MASTER_FLUSH_OFFSET => Local,  Light, sync, h::admin::reset_master_flush_offset;
     GET_ALL_DELAY_OFFSET     => Control, Light, sync, h::admin::all_delay_offsets;
 

@@ -14,7 +14,9 @@ pub fn code_of(e: &BrokerError) -> i32 {
         BrokerError::Refused { code, .. } => *code,
         BrokerError::Store(e) => match e {
             StoreError::TooLarge { .. } => code::MESSAGE_ILLEGAL,
-            StoreError::NoSpace(_) | StoreError::DiskFull | StoreError::Poisoned { .. } => code::SERVICE_NOT_AVAILABLE,
+            StoreError::NoSpace(_) | StoreError::DiskFull | StoreError::Slave | StoreError::Poisoned { .. } => {
+                code::SERVICE_NOT_AVAILABLE
+            }
             StoreError::Corrupt { .. }
             | StoreError::OutOfRange(_)
             | StoreError::Io { .. }
@@ -27,7 +29,9 @@ pub fn code_of(e: &BrokerError) -> i32 {
 /// The error answer, with a remark that a person can read.
 pub fn of_error(e: &BrokerError) -> Response {
     let remark = match e {
-        BrokerError::Store(s @ (StoreError::NoSpace(_) | StoreError::DiskFull | StoreError::Poisoned { .. })) => {
+        BrokerError::Store(
+            s @ (StoreError::NoSpace(_) | StoreError::DiskFull | StoreError::Slave | StoreError::Poisoned { .. }),
+        ) => {
             format!("service not available now. {s}")
         }
         other => other.to_string(),

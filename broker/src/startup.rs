@@ -1,15 +1,17 @@
 //! From a configuration to a serving broker, and back: which role runs on which core, in what order things open and close.
-use crate::config::{BrokerConfig, FlushDiskType};
+use crate::config::{BrokerConfig, BrokerRole, FlushDiskType};
 use crate::control::{self, Control};
 use crate::handlers::stats;
 use crate::mesh::{Mesh, Wires};
 use crate::placement::ShardId;
+use crate::replication::{self, Replication};
 use crate::shard::appends::Appends;
 use crate::shard::requests_in::BrokerService;
 use crate::shard::{self, Marks, Shard};
 use crate::stages::Stages;
 use crate::stop_signal::StopHandle;
-use crate::writer::{self, Writer, upkeep};
+use crate::writer::copy::Copier;
+use crate::writer::{self, Writer, held, upkeep};
 use crate::{Index, Io, Log, LogReader, delay, half_message, machine, start_checks};
 use glommio::{Latency, LocalExecutorBuilder, Placement, Shares};
 use std::cell::RefCell;
@@ -62,6 +64,7 @@ struct Parts {
     store_host: SocketAddr,
     shards: u16,
     writer_shard: ShardId,
+    ha_shard: ShardId,
     memory_bytes: u64,
     stop: StopHandle,
     outcome: flume::Sender<Result<(), String>>,
@@ -81,7 +84,7 @@ pub fn run(run: BrokerRun) -> i32 {
 
 fn try_run(run: BrokerRun) -> Result<(), String> {
     let started = Instant::now();
-    let BrokerRun { config, beside, stop, ready } = run;
+    let BrokerRun { mut config, beside, stop, ready } = run;
     let cpus = allowed_cpus(&config);
     let shards = config.shard_count(cpus.len());
     let checked =
@@ -93,6 +96,10 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
     }
     let bound = bind(config.listen_addr())?;
     let fast = if config.listen_port == 0 { None } else { Some(bind(config.fast_listen_addr())?) };
+    let ha = match config.role {
+        BrokerRole::Slave => None,
+        _ => Some(bind_ha(&mut config)?),
+    };
     let store = config.to_store_config();
     let opened = open_store(&store, cpus[0])?;
     let cores = place(&config, &cpus, shards);
@@ -107,6 +114,9 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
             durable: AtomicU64::new(opened.end.0),
             readable: AtomicU64::new(opened.end.0),
             checkpointed: AtomicU64::new(opened.end.0), // recovery wrote one
+            replicated: AtomicU64::new(0),
+            following: AtomicU64::new(0),
+            slaves: AtomicU64::new(0),
             disk_full: AtomicU64::new(0),
             disk_early: AtomicU64::new(0),
             disk_hours_left: AtomicU64::new(u64::MAX),
@@ -118,21 +128,23 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
         fast_spread: Spread::preferring(shards, cores.writer as usize),
         shards: shards as u16,
         writer_shard: cores.writer,
+        ha_shard: replication::shard_of(shards as u16, cores.writer),
         stop,
         outcome,
     };
-    let mut first = Some((bound, fast, beside, ready, started));
+    let (mut first, mut ha) = (Some((bound, fast, beside, ready, started)), ha);
     let mut threads = Vec::with_capacity(shards);
     for id in 0..shards as u16 {
         let parts = parts.clone();
         let extra = if id == 0 { first.take() } else { None };
+        let ha = if id == parts.ha_shard { ha.take() } else { None };
         let spin = Duration::from_micros(parts.config.spin_before_park_us);
         let thread = LocalExecutorBuilder::new(Placement::Fixed(cores.cpus[id as usize]))
             .name(&format!("shard-{id}"))
             .io_memory(start_checks::IO_MEMORY_BYTES)
             .ring_depth(RING_DEPTH)
             .spin_before_park(spin)
-            .spawn(move || run_shard(id, parts, extra))
+            .spawn(move || run_shard(id, parts, extra, ha))
             .map_err(|e| format!("executor of shard {id}: {e}"))?;
         threads.push(thread);
     }
@@ -158,6 +170,15 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
 fn bind(addr: SocketAddr) -> Result<Bound, String> {
     listener::bind(addr)
         .map_err(|e| format!("cannot listen on {addr}: {e} (listenPort, or listenPort - 2 for the fast port)"))
+}
+
+/// Where slaves connect. With a free port for clients (tests) it is a free one too.
+fn bind_ha(config: &mut BrokerConfig) -> Result<Bound, String> {
+    let mut addr = config.listen_addr();
+    addr.set_port(config.ha_listen_port);
+    let bound = listener::bind(addr).map_err(|e| format!("cannot listen for slaves on {addr}: {e} (haListenPort)"))?;
+    config.ha_listen_port = bound.addr.port();
+    Ok(bound)
 }
 
 /// Which core each shard runs on.
@@ -212,10 +233,15 @@ fn open_store(store: &StoreConfig, cpu: usize) -> Result<Opened, String> {
 
 type First = (Bound, Option<Bound>, Option<Beside>, Box<dyn FnOnce(SocketAddr) + Send>, Instant);
 
-async fn run_shard(id: ShardId, parts: Parts, first: Option<First>) {
+async fn run_shard(id: ShardId, parts: Parts, first: Option<First>, ha: Option<Bound>) {
     let outcome = parts.outcome.clone();
     match start_shard(id, &parts).await {
-        Ok(shard) => serve(shard, parts, first).await,
+        Ok(shard) => {
+            if let Some(ha) = ha {
+                glommio::spawn_local(replication::master::serve(shard.clone(), ha)).detach();
+            }
+            serve(shard, parts, first).await;
+        }
         Err(text) => {
             let _ = outcome.send(Err(text));
         }
@@ -233,8 +259,15 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         let log_io = ops.clone().map_or_else(|| io.clone(), Io::recording);
         let mut appender = Log::open(log_io, &parts.store, opened.min, opened.end).await.map_err(|e| e.to_string())?;
         appender.set_store_timestamp_min(opened.last_store_timestamp_ms);
-        writer = Some(Writer::new(appender.keeper(), ops));
-        log = Some(appender);
+        let keeper = appender.keeper();
+        let copier = match config.role {
+            BrokerRole::Slave => Some(Copier::new(appender, opened.end)),
+            _ => {
+                log = Some(appender);
+                None
+            }
+        };
+        writer = Some(Writer::new(keeper, ops, copier));
     }
     let index = match id == 0 && config.index_enabled {
         true => Some(Index::open(io.clone(), &parts.store).await.map_err(|e| e.to_string())?),
@@ -249,6 +282,7 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         id,
         shards: parts.shards,
         writer_shard: parts.writer_shard,
+        ha_shard: parts.ha_shard,
         // A copy a core: its counter is touched on every request.
         config: RefCell::new(Arc::new(BrokerConfig::clone(config))),
         store_host: parts.store_host,
@@ -280,6 +314,7 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         index,
         checkpoint_turn: Default::default(),
         writer,
+        replication: (id == parts.ha_shard).then(Replication::default),
         io,
     });
     shard.reader.trim(opened.min);
@@ -311,14 +346,21 @@ fn spawn_roles(shard: &Rc<Shard>, log: Option<Log>, config: &BrokerConfig) {
     // Background work gets a small share of the core when requests want it.
     let background = glommio::executor().create_task_queue(Shares::Static(100), Latency::NotImportant, "background");
     let _ = glommio::spawn_local_into(shard::upkeep::tick(shard.clone()), background).map(|t| t.detach());
-    if let Some(log) = log {
-        let sync_flush = config.flush_disk_type == FlushDiskType::SyncFlush;
-        glommio::spawn_local(writer::run(shard.clone(), log, sync_flush)).detach();
-        let _ = glommio::spawn_local_into(upkeep::keep_segments(shard.clone()), background).map(|t| t.detach());
-        let _ = glommio::spawn_local_into(upkeep::retain(shard.clone()), background).map(|t| t.detach());
-        if !sync_flush {
-            let _ = glommio::spawn_local_into(upkeep::sync_periodically(shard.clone()), background).map(|t| t.detach());
+    if shard.writer.is_none() {
+        return;
+    }
+    let sync_flush = config.flush_disk_type == FlushDiskType::SyncFlush;
+    match log {
+        Some(log) => {
+            glommio::spawn_local(writer::run(shard.clone(), log, sync_flush)).detach();
+            glommio::spawn_local(held::expire(shard.clone())).detach();
         }
+        None => drop(glommio::spawn_local(writer::refuse_appends(shard.clone())).detach()),
+    }
+    let _ = glommio::spawn_local_into(upkeep::keep_segments(shard.clone()), background).map(|t| t.detach());
+    let _ = glommio::spawn_local_into(upkeep::retain(shard.clone()), background).map(|t| t.detach());
+    if !sync_flush {
+        let _ = glommio::spawn_local_into(upkeep::sync_periodically(shard.clone()), background).map(|t| t.detach());
     }
 }
 
@@ -396,7 +438,15 @@ async fn open_doors(
         glommio::spawn_local(listener::accept(fast, parts.fast_spread.clone(), shard.doors.clone())).detach();
     }
     control::start(shard).await;
+    if shard.follows() {
+        let following =
+            |s: Rc<Shard>| async move { drop(glommio::spawn_local(replication::slave::follow(s)).detach()) };
+        shard.run_on(shard.ha_shard, following).await;
+    }
     delay::start(shard).await.map_err(|e| e.to_string())?;
+    if shard.follows() {
+        glommio::spawn_local(replication::tables::follow(shard.clone())).detach();
+    }
     glommio::spawn_local(stats::sample(shard.clone())).detach();
     glommio::spawn_local(shard::upkeep::checkpoint_periodically(shard.clone())).detach();
     Ok(addr)

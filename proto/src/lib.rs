@@ -4,6 +4,7 @@ pub mod codes;
 pub mod command;
 pub mod fastjson;
 pub mod frame;
+pub mod ha;
 pub mod header_binary;
 pub mod header_json;
 pub mod headers;

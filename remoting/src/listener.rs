@@ -83,35 +83,55 @@ pub fn bind(addr: SocketAddr) -> std::io::Result<Bound> {
 
 /// The accepting task of one shard: runs until `gate` closes. Each accepted socket goes to the shard with the fewest connections.
 pub async fn accept(bound: Bound, spread: Spread, gate: Rc<Gate>) {
-    // SAFETY: `into_raw_fd` gives up the only ownership of a listening socket; the glommio listener takes it over.
-    let listener = unsafe { TcpListener::from_raw_fd(bound.socket.into_raw_fd()) };
-    let mut exhausted = false;
-    loop {
-        let accepted = or(async { Some(listener.shared_accept().await) }, async {
-            gate.closed().await;
-            None
-        });
-        match accepted.await {
-            None => return,
-            Some(Ok(stream)) => {
-                exhausted = false;
-                let lane = &spread.lanes[spread.least()];
-                lane.count.fetch_add(1, Ordering::Relaxed);
-                lane.sender.send_async(stream).await.expect("the spread keeps a receiver of each lane");
-            }
-            Some(Err(error)) => {
-                let error = std::io::Error::from(error);
-                if !is_exhaustion(&error) {
-                    // The peer went away before it was accepted; the listener itself is sound.
-                    debug!(%error, "accept on {}", bound.addr);
-                    futures_lite::future::yield_now().await;
-                    continue;
+    let mut accepting = Accepting::new(bound, gate);
+    while let Some(stream) = accepting.next().await {
+        let lane = &spread.lanes[spread.least()];
+        lane.count.fetch_add(1, Ordering::Relaxed);
+        lane.sender.send_async(stream).await.expect("the spread keeps a receiver of each lane");
+    }
+}
+
+/// A listening socket of this executor, for a protocol that is not this crate's.
+pub struct Accepting {
+    listener: TcpListener,
+    addr: SocketAddr,
+    gate: Rc<Gate>,
+    exhausted: bool,
+}
+
+impl Accepting {
+    pub fn new(bound: Bound, gate: Rc<Gate>) -> Self {
+        // SAFETY: `into_raw_fd` gives up the only ownership of a listening socket; the glommio listener takes it over.
+        let listener = unsafe { TcpListener::from_raw_fd(bound.socket.into_raw_fd()) };
+        Accepting { listener, addr: bound.addr, gate, exhausted: false }
+    }
+
+    /// The next connection; `None` once the gate is closed. While the system has no descriptors or memory it rests and tries again.
+    pub async fn next(&mut self) -> Option<AcceptedTcpStream> {
+        loop {
+            let accepted = or(async { Some(self.listener.shared_accept().await) }, async {
+                self.gate.closed().await;
+                None
+            });
+            match accepted.await? {
+                Ok(stream) => {
+                    self.exhausted = false;
+                    return Some(stream);
                 }
-                if !exhausted {
-                    warn!("accepting on {} rests until there are descriptors and memory again: {error}", bound.addr);
+                Err(error) => {
+                    let error = std::io::Error::from(error);
+                    if !is_exhaustion(&error) {
+                        // The peer went away before it was accepted; the listener itself is sound.
+                        debug!(%error, "accept on {}", self.addr);
+                        futures_lite::future::yield_now().await;
+                        continue;
+                    }
+                    if !self.exhausted {
+                        warn!("accepting on {} rests until there are descriptors and memory again: {error}", self.addr);
+                    }
+                    self.exhausted = true;
+                    Timer::new(EXHAUSTED_REST).await;
                 }
-                exhausted = true;
-                Timer::new(EXHAUSTED_REST).await;
             }
         }
     }

@@ -149,6 +149,23 @@ impl<F: File> Batch<F> {
         self.placed += records.len();
     }
 
+    /// Takes bytes as they stand in another log behind this one's end; where a segment is full it goes on in the next.
+    pub(crate) fn push_copy(&mut self, file: &F, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let last = self.parts.last_mut().expect("there is always one");
+            let rest = last.segment_end - last.at();
+            if rest == 0 {
+                let from = last.segment_end;
+                self.parts.push(Part::new(file, self.capacity, from, from + self.segment_bytes, &[]));
+                continue;
+            }
+            let (now, later) = bytes.split_at(bytes.len().min(rest as usize));
+            last.push(file, now);
+            self.placed += now.len();
+            bytes = later;
+        }
+    }
+
     /// The batch is in the log: begins the next one with the unfinished block.
     pub(crate) fn advance(&mut self, file: &F) {
         let last = self.last();
@@ -167,7 +184,8 @@ impl<F: File> Batch<F> {
     /// Goes on behind `tail`, a range of the part's bytes within one block.
     fn begin_again(&mut self, file: &F, part: usize, tail: Range<usize>) {
         let old = &self.parts[part];
-        let (from, segment_end) = (old.from + tail.start as u64, old.segment_end);
+        let from = old.from + tail.start as u64;
+        let segment_end = from - from % self.segment_bytes + self.segment_bytes; // the next one's, after a copy that filled its own
         let mut block = [0; ALIGN];
         self.kept = tail.len();
         block[..tail.len()].copy_from_slice(&old.bytes()[tail]);

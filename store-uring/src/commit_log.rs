@@ -195,6 +195,59 @@ impl<I: Io> Appender<I> {
         })
     }
 
+    /// Takes `bytes` of another log (a slave its master's), which stand there at `at`, as they are: cut anywhere, blanks at the ends of
+    /// segments included. Both logs have segments of one length.
+    /// Errors: `OutOfRange` when `at` is not where this log goes on, `NoSpace`, `Poisoned`; nothing was placed then.
+    pub fn place_copy(&mut self, at: PhyOffset, bytes: &[u8]) -> Result<(), StoreError> {
+        self.shared.check_poison()?;
+        if self.filling.is_none() {
+            self.begin()?;
+        }
+        let Filling { batch, segment } = self.filling.as_mut().expect("begun above");
+        if batch.end() != at.0 {
+            return Err(StoreError::OutOfRange(at));
+        }
+        batch.push_copy(&segment.file, bytes);
+        Ok(())
+    }
+
+    /// Begins an empty log anew at `start`, where a segment begins: what a master gives to a slave that has nothing is its last segment.
+    /// Errors: `Refused` (no beginning of a segment; the log is not empty), those of making a segment.
+    pub async fn start_at(&mut self, start: PhyOffset) -> Result<(), StoreError> {
+        let shared = self.shared.clone();
+        let refused = |what: String| Err(StoreError::Refused { path: shared.places.log.clone(), what });
+        if !start.0.is_multiple_of(shared.segment_bytes) {
+            return refused(format!("cannot begin at {start}, inside a segment (mappedFileSizeCommitLog)"));
+        }
+        if shared.written.get() != 0 || self.pending() {
+            return refused(format!("is not empty, and cannot begin anew at {start}"));
+        }
+        // Out of the log before the new beginning is in it: a crash leaves an empty log, not one with a gap.
+        let mut out = 0;
+        loop {
+            while shared.making.get() {
+                shared.made.next().await;
+            }
+            let next = shared.open.borrow().get(out).cloned();
+            let Some(segment) = next else { break };
+            segment::take_out(&shared.io, &shared.places, segment.start).await?;
+            out += 1;
+        }
+        let old = std::mem::take(&mut *shared.open.borrow_mut());
+        self.filling = None;
+        self.soiled.clear();
+        for mark in [&shared.min, &shared.written, &shared.durable, &shared.busy_to, &shared.warm_at] {
+            mark.set(start.0);
+        }
+        shared.tail.replace(Some(Vec::new()));
+        shared.segment_or_make(start.0).await?;
+        for segment in old {
+            let path = shared.places.aside.join(segment::name(segment.start));
+            segment::free(&shared.io, &path).await.map_err(|source| StoreError::File { op: "remove", path, source })?;
+        }
+        Ok(())
+    }
+
     fn check_size(&self, bytes: usize, lens: &[u32]) -> Result<(), StoreError> {
         let sum: usize = lens.iter().map(|&len| len as usize).sum();
         assert!(sum == bytes && bytes > 0, "a run of {bytes} bytes, its records have {sum}");
@@ -264,7 +317,8 @@ impl<I: Io> Appender<I> {
             for start in filling.batch.parts().iter().map(|part| part.segment_end - shared.segment_bytes) {
                 shared.segment_or_make(start).await?;
             }
-            if filling.batch.parts().len() > 1 && shared.durable.get() < shared.start_of(shared.written.get()) {
+            let rolls = filling.batch.parts().len() > 1 || shared.written.get().is_multiple_of(shared.segment_bytes);
+            if rolls && shared.durable.get() < shared.start_of(shared.written.get()) {
                 shared.sync_to(shared.written.get()).await?; // at most one closed segment stays without
             }
             shared.clean(&mut self.soiled, filling.batch.tail()).await?;
@@ -565,6 +619,10 @@ impl<I: Io> Keeper<I> {
         let written = shared.written.get();
         let active = shared.start_of(written);
         let next = active + shared.segment_bytes;
+        if shared.segment(active).is_none() {
+            shared.segment_or_make(active).await?; // a copy filled the one before to its last byte
+            return Ok(true);
+        }
         let near = written - active >= shared.segment_bytes / 2 || written + shared.warm_ahead_bytes > next;
         if near && shared.segment(next).is_none() {
             shared.segment_or_make(next).await?;

@@ -190,6 +190,15 @@ impl<I: Io> ConsumeQueue<I> {
     pub fn max(&self) -> QueueOffset {
         QueueOffset(self.state.borrow().max)
     }
+    /// Has a queue that never had an entry begin at `at`: the first record that this store has of it. False when it had one.
+    pub fn begin_at(&self, at: QueueOffset) -> bool {
+        let mut s = self.state.borrow_mut();
+        let fresh = s.max == 0;
+        if fresh {
+            (s.min, s.max, s.written) = (at.0, at.0, at.0);
+        }
+        fresh
+    }
     pub fn append(&self, at: QueueOffset, entry: Entry) -> Appended {
         let mut s = self.state.borrow_mut();
         match at.0.cmp(&s.max) {

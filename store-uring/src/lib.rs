@@ -38,6 +38,9 @@ pub enum StoreError {
     /// Retention's word: it takes writes again when use has fallen.
     #[error("the disk is nearly full (diskSpaceWarningLevelRatio, diskFullFreeBytes)")]
     DiskFull,
+    /// It follows a master's log, which alone adds to it.
+    #[error("the broker is a slave: nothing is stored here but what its master sends")]
+    Slave,
     #[error("writes stopped after a failed {op} at {at}")]
     Poisoned { op: &'static str, at: PhyOffset },
     #[error("record at {at}: {what}")]

@@ -185,8 +185,6 @@ pub const ACCEPTED: &[(&str, &str)] = &[
     ("forwardTimeout", "3000"),
     ("globalColdReadThreshold", "104857600"),
     ("haFlowControlEnable", "false"),
-    ("haMasterAddress", ""),
-    ("haMaxGapNotInSync", "268435456"),
     ("haMaxTimeSlaveNotCatchup", "15000"),
     ("heartbeatThreadPoolQueueCapacity", "50000"),
     ("highSpeedMode", "false"),

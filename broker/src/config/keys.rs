@@ -224,7 +224,12 @@ config_keys! {
     "haHousekeepingInterval" => ha_housekeeping_ms: u64 = 20_000, Restart;
     "haTransferBatchSize" => ha_transfer_bytes: usize = 32 << 10, Restart;
     "slaveTimeout" => slave_timeout_ms: u64 = 3_000, AtOnce;
+    /// Copies of a message, the master's own counted, that SYNC_MASTER acknowledges by.
     "inSyncReplicas" => in_sync_replicas: u32 = 1, AtOnce;
+    /// A slave: the master's `brokerIP2:haListenPort`. Blank: as the name servers say.
+    "haMasterAddress" => ha_master_address: String = String::new(), Restart;
+    /// A slave that is further behind does not count as in step.
+    "haMaxGapNotInSync" => ha_gap_bytes_max: u64 = 256 << 20, AtOnce;
 
     // -- ours
     /// Executors, one a core; 0 means one for each core of `cpuSet` or of the machine. More than cores share them.

@@ -1,7 +1,8 @@
 //! What must hold between the values of a configuration, and the values that depend on others or on the machine.
-use super::{BrokerConfig, BrokerRole, Machine};
+use super::{BrokerConfig, BrokerRole, HostPort, Machine};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
+use uringmq_proto::ha;
 
 /// A key and what is wrong with its value.
 type Fault = (&'static str, String);
@@ -36,6 +37,13 @@ impl BrokerConfig {
         if self.role != BrokerRole::Slave && self.broker_id != 0 {
             warnings.push(format!("brokerId {} is not used: a master has 0", self.broker_id));
             self.broker_id = 0;
+        }
+        if self.role == BrokerRole::SyncMaster && !self.awaits_slaves() {
+            warnings.push(
+                "brokerRole is SYNC_MASTER, but with inSyncReplicas=1 no message waits for a slave; set inSyncReplicas=2 to have each \
+                 on a slave before it is acknowledged"
+                    .to_owned(),
+            );
         }
         self.clamp(warnings);
         Ok(())
@@ -115,6 +123,17 @@ impl BrokerConfig {
         if self.shards > SHARDS_MAX {
             return Err(("shards", format!("is more than {SHARDS_MAX}")));
         }
+        if self.in_sync_replicas == 0 {
+            return fault("inSyncReplicas", "must be at least 1: the master's own copy counts");
+        }
+        if !(1..=ha::BODY_BYTES_MAX).contains(&self.ha_transfer_bytes) {
+            return Err(("haTransferBatchSize", format!("must be from 1 to {}", ha::BODY_BYTES_MAX)));
+        }
+        if !self.ha_master_address.is_empty()
+            && let Err(why) = HostPort::read(&self.ha_master_address)
+        {
+            return Err(("haMasterAddress", why));
+        }
         if self.writer_cpu < -1 {
             return fault("writerCpu", "is neither a core nor -1");
         }
@@ -183,12 +202,6 @@ impl BrokerConfig {
     /// Settings whose silence would break a promise (copies, checks of identity) are refused, not ignored.
     fn check_unsupported(&self) -> Result<(), Fault> {
         let on = |key: &str| self.others.get(key).is_some_and(|text| text.eq_ignore_ascii_case("true"));
-        if self.role == BrokerRole::Slave {
-            return Err(("brokerRole", "is not supported: this broker is a master".to_owned()));
-        }
-        if self.role == BrokerRole::SyncMaster && self.in_sync_replicas > 1 {
-            return Err(("inSyncReplicas", "asks for copies on slaves, which this broker does not feed".to_owned()));
-        }
         let switches = [
             ("enableDLegerCommitLog", "this broker has no DLedger log"),
             ("enableControllerMode", "this broker has no controller mode"),

@@ -201,7 +201,18 @@ fn own_address_must_resolve_and_loopback_is_loud() {
 #[test]
 fn roles_and_ids() {
     assert!(refusal("brokerRole=SLAVE").contains("brokerId = '0' must be above 0"));
-    assert!(refusal("brokerRole=SLAVE\nbrokerId=1").contains("brokerRole"));
+    assert!(!load("brokerRole=SLAVE\nbrokerId=1\ninSyncReplicas=2").awaits_slaves());
+    assert!(
+        !load("inSyncReplicas=2").awaits_slaves() && load("brokerRole=SYNC_MASTER\ninSyncReplicas=2").awaits_slaves()
+    );
+    assert!(warnings("brokerRole=SYNC_MASTER")[0].contains("set inSyncReplicas=2"));
+    assert!(
+        warnings("brokerRole=SYNC_MASTER\ninSyncReplicas=2").is_empty()
+            && warnings("brokerRole=ASYNC_MASTER").is_empty()
+    );
+    for text in ["inSyncReplicas=0", "haTransferBatchSize=0", "haTransferBatchSize=4194305", "haMasterAddress=master"] {
+        assert!(refusal(text).contains(&text[..text.find('=').unwrap()]), "{text}");
+    }
     let text = "brokerRole=SYNC_MASTER\nbrokerId=3";
     assert_eq!(load(text).broker_id, 0);
     assert!(warnings(text)[0].contains("brokerId 3"));
@@ -211,7 +222,6 @@ fn roles_and_ids() {
         "authenticationEnabled=true",
         "authorizationEnabled=TRUE",
         "storeType=defaultRocksDB",
-        "brokerRole=SYNC_MASTER\ninSyncReplicas=2",
     ] {
         assert!(refusal(text).contains("b.conf line"), "{text}");
     }

@@ -197,6 +197,22 @@ impl Groups {
         true
     }
 
+    /// Makes the table its master's, version included: the names that changed, came or went.
+    pub fn copy(&mut self, table: SubscriptionGroupWrapper) -> Vec<Arc<str>> {
+        let configs: BTreeMap<Arc<str>, SubscriptionGroupConfig> =
+            table.subscription_group_table.into_iter().map(|(name, config)| (name.into(), config)).collect();
+        let names = self.configs.keys().chain(configs.keys());
+        let differs = |name: &&Arc<str>| {
+            self.configs.get(*name) != configs.get(*name)
+                || self.forbidden.get(&***name) != table.forbidden_table.get(&***name)
+        };
+        let mut changed: Vec<Arc<str>> = names.filter(differs).cloned().collect();
+        changed.sort_unstable();
+        changed.dedup();
+        (self.configs, self.forbidden, self.version) = (configs, table.forbidden_table, table.data_version);
+        changed
+    }
+
     fn step_version(&mut self, now_ms: i64) {
         self.version = self.version.next(self.version.state_version, now_ms);
     }
@@ -226,6 +242,19 @@ mod tests {
         let (again, made) = Groups::load(Some(file), 9);
         assert!(!made);
         assert_eq!((again.get("TOOLS_CONSUMER"), again.version()), (Some(&tools), groups.version()));
+    }
+
+    #[test]
+    fn a_slaves_table_becomes_its_masters() {
+        let (mut slave, mut master) = (fresh(), fresh());
+        slave.put(SubscriptionGroupConfig::new("mine"), 8).unwrap();
+        slave.put(SubscriptionGroupConfig::new("both"), 8).unwrap();
+        master.put(SubscriptionGroupConfig::new("both"), 9).unwrap();
+        master.put(SubscriptionGroupConfig::new("new"), 9).unwrap();
+        master.set_readable("both", "t", false, 9);
+        let table = master.wrapper(master.all().iter());
+        assert_eq!(slave.copy(table.clone()), ["both".into(), "mine".into(), "new".into()]);
+        assert_eq!((slave.file_text(), slave.copy(table)), (master.file_text(), vec![]));
     }
 
     #[test]

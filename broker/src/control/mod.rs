@@ -201,6 +201,11 @@ impl Control {
         self.modes_file.saved(ticket).await
     }
 
+    /// The request modes are its master's now: they will be saved.
+    pub fn modes_copied(&self) {
+        self.modes_file.want();
+    }
+
     /// Whether a group consumes orderly just now.
     pub fn is_locked(&self, group: &str, now_ms: i64) -> bool {
         self.locks.borrow().any_live(group, now_ms)
@@ -244,6 +249,16 @@ pub fn ensure_topic(shard: &Shard, name: &str, queues: i32, sys_flag: i32) -> Re
         let _ = control.topics_changed(shard, std::slice::from_ref(&topic.name));
     }
     Ok(topic)
+}
+
+/// Topics that a slave meets in its master's log before it knows their configuration: their queues are kept from now on, on every shard
+/// when this returns. Name and number of queues seen. On shard 0.
+pub async fn adopt_topics(shard: &Rc<Shard>, names: std::collections::BTreeMap<String, u32>) {
+    let control = shard.control();
+    if control.topics.borrow_mut().adopt(names) {
+        control.publish_topics(shard);
+    }
+    shard.run_on_all(|_| async {}).await; // jobs come after the table that was pushed before them
 }
 
 /// The configuration of a group, made when it is unknown and may come into being. On shard 0.

@@ -27,6 +27,13 @@ impl Modes {
         fastjson::to_vec_pretty(&self.table)
     }
 
+    /// Makes the table its master's; whether anything changed.
+    pub fn copy(&mut self, table: MessageRequestModeTable) -> bool {
+        let changed = self.table != table;
+        self.table = table;
+        changed
+    }
+
     pub fn set(&mut self, mode: SetMessageRequestMode) {
         let groups = self.table.message_request_mode_map.entry(mode.topic.clone()).or_default();
         groups.insert(mode.consumer_group.clone(), mode);

@@ -363,6 +363,32 @@ impl Topics {
         self.listed.insert(name, topic);
     }
 
+    /// Makes the table its master's, version included: the names that changed or came, and those that went.
+    pub fn copy(&mut self, table: TopicConfigSerializeWrapper) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
+        let gone = self.listed.keys().filter(|name| !table.topic_config_table.contains_key(&***name)).cloned();
+        let gone: Vec<Arc<str>> = gone.collect();
+        for name in &gone {
+            let topic = self.listed.remove(name).expect("one of its keys");
+            self.by_id[topic.id.0 as usize] = None;
+        }
+        let mut changed: Vec<Arc<str>> = Vec::new();
+        for (name, config) in table.topic_config_table {
+            if self.listed.get(name.as_str()).is_none_or(|topic| topic.config != config) {
+                self.insert(config);
+                changed.push(name.into());
+            }
+        }
+        self.version = table.data_version;
+        (changed, gone)
+    }
+
+    /// Sees that each of these names has an id; one that is new is unlisted until its configuration comes. True when there was one.
+    pub fn adopt(&mut self, names: impl IntoIterator<Item = (String, u32)>) -> bool {
+        let before = self.by_id.len();
+        names.into_iter().for_each(|(name, queues)| self.insert_unlisted(&name, queues));
+        self.by_id.len() > before
+    }
+
     fn insert_unlisted(&mut self, name: &str, queues: u32) {
         if self.listed.contains_key(name) || self.unlisted.contains_key(name) {
             return;
@@ -433,6 +459,23 @@ mod tests {
 
     fn names(topics: &Topics) -> Vec<String> {
         topics.all().map(|topic| topic.name.to_string()).collect()
+    }
+
+    #[test]
+    fn a_slaves_table_becomes_its_masters_and_a_topic_met_before_keeps_its_id() {
+        let (mut topics, _) = Topics::load(&boot(), None, [], 7);
+        topics.put(TopicConfig::new("old", 4), POLICY, 8).unwrap();
+        assert!(topics.adopt([("new".to_owned(), 2)]) && !topics.adopt([("new".to_owned(), 3)]));
+        let (met, old) = (topics.snapshot().stored("new").unwrap().id, topics.get("old").unwrap().id);
+        let (mut master, _) = Topics::load(&boot(), None, [], 9);
+        master.put(TopicConfig::new("new", 8), POLICY, 10).unwrap();
+        let table = master.wrapper(master.all());
+        let (changed, gone) = topics.copy(table.clone());
+        assert_eq!((&changed[..], &gone[..]), (&["new".into()][..], &["old".into()][..]));
+        let snapshot = topics.snapshot();
+        assert_eq!((snapshot.get("new").unwrap().id, snapshot.by_id(old).is_none()), (met, true));
+        assert_eq!((topics.version(), topics.get("new").unwrap().config.read_queue_nums), (master.version(), 8));
+        assert_eq!(topics.copy(table), (vec![], vec![]));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::{info, warn};
-use uringmq_proto::body::stats::{HaClientRuntimeInfo, HaRuntimeInfo, KvTable};
+use uringmq_proto::body::stats::KvTable;
 use uringmq_proto::codes::response as code;
 use uringmq_proto::command::{Response, VERSION};
 use uringmq_proto::fastjson;
@@ -132,15 +132,12 @@ pub async fn delete_expired_log(shard: &Rc<Shard>, _: &Request<'_>) -> Result<Re
     Ok(Response::ok())
 }
 
-/// 907: a master without replicas.
-pub fn ha_status(shard: &Rc<Shard>, _: &Request<'_>) -> Result<Answer, BrokerError> {
-    let body = HaRuntimeInfo {
-        ha_client_runtime_info: Some(HaClientRuntimeInfo::default()),
-        master: true,
-        master_commit_log_max_offset: shard.marks.readable().0 as i64,
-        ..HaRuntimeInfo::default()
-    };
-    Ok(Response::ok().body(fastjson::to_vec(&body)).into())
+/// 907: who copies from here, or how it stands with the master.
+pub async fn ha_status(shard: &Rc<Shard>, _: &Request<'_>) -> Result<Response, BrokerError> {
+    let status =
+        |s: Rc<Shard>| async move { s.replication.as_ref().expect("asked of the replication shard").status(&s) };
+    let body = shard.run_on(shard.ha_shard, status).await.ok_or_else(stopping)?;
+    Ok(Response::ok().body(fastjson::to_vec(&body)))
 }
 
 /// 908, for slaves only: a master has nobody to follow.

@@ -389,7 +389,8 @@ pub fn answer(shard: &Rc<Shard>, send: PendingSend, outcome: Result<Receipt, Ref
                 (Cow::Borrowed("transactionId"), Value::Str(Cow::Borrowed(uniq))),
             ];
             let ext = if uniq.is_empty() { &ext[..5] } else { &ext[..] };
-            let head = Head { code: code::SUCCESS, opaque: send.opaque, flag: FLAG_RESPONSE, remark: None, ext };
+            let code = if receipt.replicated { code::SUCCESS } else { code::FLUSH_SLAVE_TIMEOUT };
+            let head = Head { code, opaque: send.opaque, flag: FLAG_RESPONSE, remark: None, ext };
             send.conn.write(|out| write_frame(out, &head, &[]));
         }
         Err(refusal) => {

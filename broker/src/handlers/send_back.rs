@@ -196,7 +196,9 @@ async fn put(
 fn put_status(e: &StoreError) -> &'static str {
     match e {
         StoreError::TooLarge { .. } => "MESSAGE_ILLEGAL",
-        StoreError::NoSpace(_) | StoreError::DiskFull | StoreError::Poisoned { .. } => "SERVICE_NOT_AVAILABLE",
+        StoreError::NoSpace(_) | StoreError::DiskFull | StoreError::Slave | StoreError::Poisoned { .. } => {
+            "SERVICE_NOT_AVAILABLE"
+        }
         StoreError::Corrupt { .. }
         | StoreError::OutOfRange(_)
         | StoreError::Io { .. }

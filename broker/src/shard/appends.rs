@@ -44,7 +44,7 @@ pub struct Run {
     pub token: u32,
     pub key: QueueKey,
     pub numbered: bool,
-    /// Its answer waits for stable storage under SYNC_FLUSH.
+    /// Its answer waits for stable storage under SYNC_FLUSH, and for slaves under SYNC_MASTER.
     pub wait_durable: bool,
     pub first_record: u32,
     pub record_count: u32,
@@ -78,6 +78,8 @@ pub struct Receipt {
     pub phy: PhyOffset,
     pub queue_offset: QueueOffset,
     pub store_timestamp_ms: i64,
+    /// False when the slaves that it was to wait for did not confirm in time. It is stored all the same.
+    pub replicated: bool,
 }
 
 /// Why a run was refused; crosses cores, so the store's error is reduced to what the asker needs.
@@ -87,6 +89,7 @@ pub enum Refusal {
     NoSpace(PhyOffset),
     Poisoned { op: &'static str, at: PhyOffset },
     DiskFull,
+    Slave,
 }
 
 impl Refusal {
@@ -95,6 +98,7 @@ impl Refusal {
             StoreError::TooLarge { bytes, max } => Refusal::TooLarge { bytes: *bytes, max: *max },
             StoreError::NoSpace(at) => Refusal::NoSpace(*at),
             StoreError::DiskFull => Refusal::DiskFull,
+            StoreError::Slave => Refusal::Slave,
             StoreError::Poisoned { op, at } | StoreError::Io { op, at, .. } => Refusal::Poisoned { op, at: *at },
             StoreError::Corrupt { at, .. } | StoreError::OutOfRange(at) => Refusal::Poisoned { op: "append", at: *at },
             StoreError::File { op, .. } => Refusal::Poisoned { op, at: PhyOffset(0) },
@@ -107,6 +111,7 @@ impl Refusal {
             Refusal::NoSpace(at) => StoreError::NoSpace(at),
             Refusal::Poisoned { op, at } => StoreError::Poisoned { op, at },
             Refusal::DiskFull => StoreError::DiskFull,
+            Refusal::Slave => StoreError::Slave,
         }
     }
 }

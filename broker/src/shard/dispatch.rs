@@ -3,7 +3,7 @@
 use crate::mesh::Event;
 use crate::shard::Shard;
 use crate::stages::Stage;
-use crate::writer::committed::{Committed, Entry};
+use crate::writer::committed::{Committed, Entry, Span};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tracing::{debug, error, warn};
 use uringmq_proto::message::sys_flag;
 use uringmq_proto::record;
-use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset};
+use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset, TopicId};
 use uringmq_store::consume_queue::{Appended, Entry as QueueEntry};
 use uringmq_store::dispatch;
 
@@ -46,14 +46,44 @@ impl Cursor {
     }
 }
 
+/// What the derived files need of a record that was read from the log.
+pub fn entry_of(d: &dispatch::Dispatch<'_>, topic: TopicId, hash_from: u32, hash_count: u16) -> Entry {
+    Entry {
+        key: QueueKey { topic, queue: d.queue },
+        queue_offset: QueueOffset(d.queue_offset),
+        phy: d.phy,
+        bytes: d.bytes,
+        tags_code: d.tags_code,
+        store_timestamp_ms: d.store_timestamp_ms,
+        numbered: d.queued && d.sys_flag & sys_flag::TRANSACTION_PREPARED == 0,
+        hash_from,
+        hash_count,
+    }
+}
+
 impl Shard {
-    pub(super) fn on_committed(self: &Rc<Self>, c: Arc<Committed>) {
-        {
-            let mut tail = self.tail.borrow_mut();
-            for span in &c.spans {
-                tail.push(span.clone(), |buffer| self.appends.recycle(buffer));
-            }
+    /// Written, and to be read by slaves only as yet.
+    pub(super) fn on_written(&self, spans: &[Span]) {
+        self.cache(spans);
+        self.ring_slaves();
+    }
+
+    fn cache(&self, spans: &[Span]) {
+        let mut tail = self.tail.borrow_mut();
+        for span in spans {
+            tail.push(span.clone(), |buffer| self.appends.recycle(buffer));
         }
+    }
+
+    fn ring_slaves(&self) {
+        if let Some(replication) = &self.replication {
+            replication.ring();
+        }
+    }
+
+    pub(super) fn on_committed(self: &Rc<Self>, c: Arc<Committed>) {
+        self.cache(&c.spans);
+        self.ring_slaves();
         let cursor = &self.dispatch;
         if cursor.catching_up.get() {
             let mut waiting = cursor.waiting.borrow_mut();
@@ -107,6 +137,9 @@ impl Shard {
         let Some(queue) = self.queues.get_or_make(e.key, &self.topics.borrow()) else {
             return; // the topic was deleted meanwhile
         };
+        if e.queue_offset.0 > 0 && self.follows() {
+            queue.cq.begin_at(e.queue_offset); // what was before is older than this slave's log
+        }
         let entry = QueueEntry { phy: e.phy, bytes: e.bytes, tags_code: e.tags_code };
         match queue.cq.append(e.queue_offset, entry) {
             Appended::Done => queue.touch(woken),
@@ -139,8 +172,10 @@ impl Shard {
 
     async fn catch_up(self: &Rc<Self>) {
         loop {
-            let at = self.dispatch.at();
             let limit = self.marks.readable();
+            // A slave that had nothing begins where its master's last segment does.
+            self.dispatch.at.set(self.dispatch.at.get().max(self.marks.min().0));
+            let at = self.dispatch.at();
             if at >= limit {
                 return;
             }
@@ -160,18 +195,7 @@ impl Shard {
                 if self.index.is_some() {
                     record::index_key_hashes(d.topic, d.properties, d.sys_flag, |h| hashes.push(h));
                 }
-                let numbered = d.queued && d.sys_flag & sys_flag::TRANSACTION_PREPARED == 0;
-                let e = Entry {
-                    key: QueueKey { topic: topic.id, queue: d.queue },
-                    queue_offset: QueueOffset(d.queue_offset),
-                    phy: d.phy,
-                    bytes: d.bytes,
-                    tags_code: d.tags_code,
-                    store_timestamp_ms: d.store_timestamp_ms,
-                    numbered,
-                    hash_from: 0,
-                    hash_count: 0,
-                };
+                let e = entry_of(&d, topic.id, 0, 0);
                 self.dispatch_one(&e, &hashes, &mut woken);
                 self.dispatch.last.set((e.phy, e.store_timestamp_ms));
             });

@@ -9,10 +9,11 @@ pub mod requests_in;
 pub mod tail_cache;
 pub mod upkeep;
 
-use crate::config::BrokerConfig;
+use crate::config::{BrokerConfig, BrokerRole};
 use crate::control::Control;
 use crate::mesh::{Forward, Mesh, Msg};
 use crate::placement::{self, ShardId};
+use crate::replication::Replication;
 use crate::requests::Origin;
 use crate::snapshot::{GroupTable, Topic, TopicTable};
 use crate::stages::{Stage, Stages};
@@ -41,6 +42,12 @@ pub struct Marks {
     pub readable: AtomicU64,
     /// Start of the last record that the checkpoint on the disk covers. Written by shard 0.
     pub checkpointed: AtomicU64,
+    /// Behind the last byte that as many slaves have as inSyncReplicas asks for. Written by the replication shard.
+    pub replicated: AtomicU64,
+    /// A slave: 1 while its master feeds it. Written by the replication shard.
+    pub following: AtomicU64,
+    /// Slaves connected. Written by the replication shard.
+    pub slaves: AtomicU64,
     /// The disk is nearly full: writes are refused (1) until use falls.
     pub disk_full: AtomicU64,
     /// The disk is so full that topics of `diskRefuseEarlyTopics` are refused (1).
@@ -77,6 +84,8 @@ pub struct Shard {
     pub shards: u16,
     /// The shard that has the writer role.
     pub writer_shard: ShardId,
+    /// The shard that has the replication role.
+    pub ha_shard: ShardId,
     pub config: RefCell<Arc<BrokerConfig>>,
     /// brokerIP1:listenPort, in every record and message id.
     pub store_host: SocketAddr,
@@ -116,6 +125,8 @@ pub struct Shard {
     pub checkpoint_turn: Turn,
     /// The writer shard only.
     pub writer: Option<Writer>,
+    /// The replication shard only.
+    pub replication: Option<Replication>,
 }
 
 impl Shard {
@@ -130,6 +141,14 @@ impl Shard {
     }
     pub fn topic(&self, name: &str) -> Option<Arc<Topic>> {
         self.topics.borrow().get(name).cloned()
+    }
+    /// A slave: its log is its master's.
+    pub fn follows(&self) -> bool {
+        self.config.borrow().role == BrokerRole::Slave
+    }
+    /// A slave's master feeds it just now.
+    pub fn master_is_there(&self) -> bool {
+        self.marks.following.load(Ordering::Relaxed) != 0
     }
     /// The control role; only on shard 0, where the request table sends what needs it.
     pub fn control(&self) -> &Control {
@@ -197,6 +216,8 @@ impl Shard {
             }
             Msg::Appended(acks) => self.on_appended(*acks),
             Msg::Committed(c) => self.on_committed(c),
+            Msg::Written(spans) => self.on_written(&spans),
+            Msg::Replicated => self.writer.as_ref().expect("told to the writer shard").held.release(self),
             Msg::Pull(ask) => self.on_pull(*ask),
             Msg::PullFound(found) => self.on_pull_found(*found),
             Msg::Forward(f) => self.on_forward(*f),

@@ -219,6 +219,26 @@ impl Offsets {
         }
     }
 
+    /// A slave takes its master's table over: as `import`, and to be saved when it differs.
+    pub fn copy<'a>(
+        &self,
+        me: ShardId,
+        shards: u16,
+        topics: &TopicTable,
+        rows: impl Iterator<Item = (&'a str, u32, i64)> + Clone,
+    ) {
+        let differs = |(name, queue, offset): (&str, u32, i64)| {
+            let Some((topic, group)) = name.split_once(AT) else { return false };
+            let Some(topic) = topics.get(topic) else { return false };
+            let key = QueueKey { topic: topic.id, queue };
+            offset >= 0 && placement::owner(key, shards) == me && self.get(key, group) != Some(offset)
+        };
+        if rows.clone().any(differs) {
+            self.import(me, shards, topics, rows);
+            self.note();
+        }
+    }
+
     /// Forgets the offsets of topics that are gone. A stored row of a topic that was unknown and is made anew goes too: its offsets
     /// belong to another topic of that name (known fault F05).
     pub fn drop_deleted(&self, topics: &TopicTable) {
@@ -380,6 +400,21 @@ mod tests {
         assert_eq!(sorted(offsets.export(&after)), [("U@g".to_owned(), 0, 5), ("other@g".to_owned(), 0, 9)]);
         offsets.drop_deleted(&after);
         assert!(!offsets.dirty(), "nothing was left to drop");
+    }
+
+    #[test]
+    fn a_slave_takes_its_masters_offsets_and_keeps_others() {
+        let (offsets, topics) = (Offsets::default(), topic_table(&[Some("T")]));
+        offsets.commit(key(0, 0), "g", 5);
+        offsets.commit(key(0, 0), "mine", 9);
+        assert_eq!(offsets.export(&topics).len(), 2);
+        let rows = [("T@g", 0, 8), ("T@h", 1, 2)];
+        offsets.copy(0, 1, &topics, rows.into_iter());
+        assert!(offsets.dirty());
+        let all = sorted(offsets.export(&topics));
+        assert_eq!(all, [("T@g".to_owned(), 0, 8), ("T@h".to_owned(), 1, 2), ("T@mine".to_owned(), 0, 9)]);
+        offsets.copy(0, 1, &topics, rows.into_iter());
+        assert!(!offsets.dirty(), "the same again");
     }
 
     #[test]

@@ -1,4 +1,5 @@
 //! A pull, from its owner's side (positions, or held there) and from its connection's side (bytes, the answer).
+use crate::config::BrokerRole;
 use crate::mesh::Msg;
 use crate::requests::Origin;
 use crate::shard::Shard;
@@ -98,6 +99,8 @@ pub struct PullFound {
     pub next: i64,
     pub min: i64,
     pub max: i64,
+    /// The id of the broker that the client had better ask next.
+    pub suggested: i64,
     pub positions: Positions,
 }
 
@@ -105,12 +108,14 @@ pub struct PullFound {
 struct Look {
     status: PullStatus,
     next: i64,
+    /// The reader is so far behind that a slave should serve it.
+    slow: bool,
     positions: Positions,
 }
 
 impl Look {
     fn nothing(status: PullStatus, next: i64) -> Self {
-        Look { status, next, positions: Positions::new() }
+        Look { status, next, slow: false, positions: Positions::new() }
     }
 }
 
@@ -264,13 +269,30 @@ impl Shard {
         } else {
             PullStatus::NoMatchedMessage
         };
-        Some(Look { status, next, positions })
+        let slow = entries.get((next - from - 1).max(0) as usize).is_some_and(|e| !self.is_hot(&config, e.phy));
+        Some(Look { status, next, slow, positions })
+    }
+
+    /// Whom the client had better ask next. Where slaves are not read it is always the master. A slave sends whoever is in step back to
+    /// its master, as long as that is there.
+    fn suggested(&self, ask: &PullAsk, slow: bool) -> i64 {
+        let config = self.config.borrow();
+        match config.role {
+            _ if !config.slave_read => 0,
+            BrokerRole::Slave if !self.master_is_there() => config.broker_id,
+            _ if slow => ask.group.config.which_broker_when_consume_slowly,
+            BrokerRole::Slave => 0,
+            _ => ask.group.config.broker_id,
+        }
     }
 
     /// Java's test for "in memory" is the distance from the end of the log, against a share of the machine's memory.
+    fn is_hot(&self, config: &crate::config::BrokerConfig, phy: PhyOffset) -> bool {
+        self.marks.readable().0.saturating_sub(phy.0) <= self.memory_bytes / 100 * config.hot_percent as u64
+    }
+
     fn caps(&self, config: &crate::config::BrokerConfig, phy: PhyOffset) -> Caps {
-        let behind = self.marks.readable().0.saturating_sub(phy.0);
-        if behind <= self.memory_bytes / 100 * config.hot_percent as u64 {
+        if self.is_hot(config, phy) {
             Caps { count: config.pull_count_max_hot as usize, bytes: config.pull_bytes_max_hot }
         } else {
             Caps { count: config.pull_count_max_cold as usize, bytes: config.pull_bytes_max_cold }
@@ -279,7 +301,9 @@ impl Shard {
 
     fn hold_or_answer(self: &Rc<Self>, mut ask: PullAsk, look: Look, first: bool) {
         let nothing = look.status.code(ask.offset) == code::PULL_NOT_FOUND;
-        if let Some(suspend_ms) = ask.suspend_ms.filter(|_| nothing && first && !self.doors.is_closed()) {
+        // A slave holds nobody who can go to its master.
+        let elsewhere = self.doors.is_closed() || (self.follows() && self.master_is_there());
+        if let Some(suspend_ms) = ask.suspend_ms.filter(|_| nothing && first && !elsewhere) {
             ask.commit = None;
             let now = self.now_ms();
             let (until_ms, recheck_ms) = (now.saturating_add(suspend_ms as i64), now + RECHECK_MS);
@@ -362,10 +386,17 @@ impl Shard {
 
     fn answer_pull(self: &Rc<Self>, ask: &PullAsk, look: Look) {
         let (_, min, max) = self.bounds(ask.key);
+        let suggested = self.suggested(ask, look.slow);
+        let code = match look.status {
+            PullStatus::Found => look.status.code(ask.offset),
+            _ if self.follows() && suggested != self.config.borrow().broker_id => code::PULL_RETRY_IMMEDIATELY,
+            _ => look.status.code(ask.offset),
+        };
         let found = PullFound {
             origin: ask.origin,
             status: look.status,
-            code: look.status.code(ask.offset),
+            code,
+            suggested,
             next: look.next,
             min,
             max,
@@ -436,7 +467,7 @@ impl Shard {
         let bytes: usize = chunks.iter().map(|c| c.len()).sum();
         self.counters.get_bytes.set(self.counters.get_bytes.get() + bytes as u64);
         let ext: [(Cow<'_, str>, Value<'_>); 4] = [
-            (Cow::Borrowed("suggestWhichBrokerId"), Value::I64(0)),
+            (Cow::Borrowed("suggestWhichBrokerId"), Value::I64(found.suggested)),
             (Cow::Borrowed("nextBeginOffset"), Value::I64(found.next)),
             (Cow::Borrowed("minOffset"), Value::I64(found.min)),
             (Cow::Borrowed("maxOffset"), Value::I64(found.max)),

@@ -1,4 +1,5 @@
 //! Requests on their way from a socket to their handler, and our own requests to clients.
+use crate::config::BrokerRole;
 use crate::control;
 use crate::error::BrokerError;
 use crate::handlers::create;
@@ -10,6 +11,7 @@ use crate::shard::appends::IN_FLIGHT_BYTES_MAX;
 use std::rc::Rc;
 use std::time::Duration;
 use tracing::warn;
+use uringmq_proto::codes::request as code;
 use uringmq_proto::command::{Command, OwnedCommand, Value};
 use uringmq_proto::frame::{self, Split};
 use uringmq_proto::types::QueueKey;
@@ -70,6 +72,9 @@ impl Shard {
             let busy = BrokerError::Busy("[OVERLOAD]system busy, too many appends in flight".into());
             return self.finish(req, Err(busy));
         }
+        if let Some(refusal) = self.refused_here(row) {
+            return self.finish(req, Err(refusal));
+        }
         let home = match row.home {
             Home::Local => self.id,
             Home::Control => 0,
@@ -80,6 +85,15 @@ impl Shard {
         } else {
             self.forward(home, req.frame, req.origin);
         }
+    }
+
+    /// What a slave does not serve, in Apache's words: sends, and pulls unless slaveReadEnable.
+    fn refused_here(&self, row: &Row) -> Option<BrokerError> {
+        let config = self.config.borrow();
+        let pull = matches!(row.code, code::PULL_MESSAGE | code::LITE_PULL_MESSAGE);
+        let refused = row.lane == Lane::Write || (pull && !config.slave_read);
+        (refused && config.role == BrokerRole::Slave)
+            .then_some(BrokerError::Busy("[REJECTREQUEST]system busy, start flow control for a while".into()))
     }
 
     /// The owner of the queue that the header names; here when it names none.

@@ -46,6 +46,13 @@ impl TailCache {
         rest.get(..bytes as usize)
     }
 
+    /// What the cache holds from `phy` to the end of its span.
+    pub fn rest(&self, phy: PhyOffset) -> Option<&[u8]> {
+        let span = &self.spans[self.spans.partition_point(|s| s.phy <= phy).checked_sub(1)?];
+        let held = &span.buffer[span.at as usize..(span.at + span.bytes) as usize];
+        held.get((phy.0 - span.phy.0) as usize..).filter(|rest| !rest.is_empty())
+    }
+
     pub fn first(&self) -> Option<PhyOffset> {
         self.spans.front().map(|s| s.phy)
     }
@@ -69,6 +76,8 @@ mod tests {
         assert_eq!(cache.get(PhyOffset(17), 1), None, "between two spans");
         assert_eq!(cache.get(PhyOffset(9), 1), None);
         assert_eq!(cache.get(PhyOffset(20), 4), Some(&b"ghij"[..]));
+        assert_eq!((cache.rest(PhyOffset(13)), cache.rest(PhyOffset(16))), (Some(&b"def"[..]), None));
+        assert_eq!((cache.rest(PhyOffset(23)), cache.rest(PhyOffset(24))), (Some(&b"j"[..]), None));
     }
 
     #[test]

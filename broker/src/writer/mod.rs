@@ -2,17 +2,21 @@
 //!
 //! One write is in flight; what arrives meanwhile is the next batch, so load sets the size of a batch and no timer does.
 pub mod committed;
+pub mod copy;
+pub mod held;
 pub mod upkeep;
 
 use crate::mesh::{Event, Msg};
 use crate::placement::ShardId;
 use crate::shard::Shard;
-use crate::shard::appends::{AppendGroup, Appended, Receipt, Refusal, Run};
+use crate::shard::appends::{AppendGroup, Receipt, Refusal, Run};
 use crate::stages::Stage;
 use crate::{Keeper, Log};
 use committed::{Committed, Entry, Span};
+use copy::Copier;
 use futures_lite::future;
 use glommio::timer::sleep;
+use held::{Acks, HeldAcks};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -55,11 +59,16 @@ pub struct Writer {
     pub space_short: Event,
     /// Where acknowledgements are noted beside the log's operations, when they are recorded.
     pub ops: Option<OpLog>,
+    pub held: HeldAcks,
+    /// A slave's: the log, which only its master adds to.
+    pub copier: Option<Copier>,
 }
 
 impl Writer {
-    pub fn new(keeper: Keeper, ops: Option<OpLog>) -> Self {
+    pub fn new(keeper: Keeper, ops: Option<OpLog>, copier: Option<Copier>) -> Self {
         Writer {
+            copier,
+            held: HeldAcks::default(),
             inbox: RefCell::default(),
             ready: Event::default(),
             next: RefCell::default(),
@@ -125,8 +134,12 @@ impl Waiting {
             };
             match outcome {
                 Ok(p) => {
-                    let receipt =
-                        Receipt { phy: p.phy, queue_offset: p.queue_offset, store_timestamp_ms: p.store_timestamp_ms };
+                    let receipt = Receipt {
+                        phy: p.phy,
+                        queue_offset: p.queue_offset,
+                        store_timestamp_ms: p.store_timestamp_ms,
+                        replicated: true,
+                    };
                     self.placed.push((index, n as u32, receipt));
                 }
                 Err(e) => self.refused.push((group.from, run.token, e)),
@@ -135,8 +148,8 @@ impl Waiting {
     }
 
     /// Acks by asking shard: the refused ones, and those placed runs that `which` selects.
-    fn answer(&mut self, shard: &Shard, failed: Option<Refusal>, which: impl Fn(&Run) -> bool) {
-        let mut acks: Vec<Vec<(u32, Result<Receipt, Refusal>)>> = vec![Vec::new(); shard.shards as usize];
+    fn acks(&mut self, shard: &Shard, failed: Option<Refusal>, which: impl Fn(&Run) -> bool) -> Acks {
+        let mut acks: Acks = vec![Vec::new(); shard.shards as usize];
         for &(g, r, receipt) in &self.placed {
             let group = &self.groups[g as usize];
             let run = &group.runs[r as usize];
@@ -147,14 +160,16 @@ impl Waiting {
         for (from, token, refusal) in self.refused.drain(..) {
             acks[from as usize].push((token, Err(refusal)));
         }
-        let sent = Instant::now();
-        for (to, acks) in acks.into_iter().enumerate().filter(|(_, a)| !a.is_empty()) {
-            shard.mesh.push(to as ShardId, Msg::Appended(Box::new(Appended { sent, acks })));
-        }
+        acks
     }
 
-    /// What is written (`kind`: or durable) is told to those that `which` selects.
-    fn acknowledge(&mut self, shard: &Shard, kind: OpKind, which: impl Fn(&Run) -> bool) {
+    fn answer(&mut self, shard: &Shard, failed: Option<Refusal>, which: impl Fn(&Run) -> bool) {
+        held::send(shard, self.acks(shard, failed, which));
+    }
+
+    /// What is written (`kind`: or durable) is told to those that `which` selects, with `slaves` once these have it too (the operations'
+    /// record has it from now on).
+    fn acknowledge(&mut self, shard: &Shard, kind: OpKind, slaves: Option<PhyOffset>, which: impl Fn(&Run) -> bool) {
         if let Some(ops) = shard.writer.as_ref().and_then(|w| w.ops.as_ref()) {
             let no_file: Rc<Path> = Path::new("").into();
             for &(g, r, receipt) in &self.placed {
@@ -164,7 +179,14 @@ impl Waiting {
                 }
             }
         }
-        self.answer(shard, None, which);
+        let acks = self.acks(shard, None, which);
+        match (slaves, &shard.writer) {
+            (Some(end), Some(writer)) if acks.iter().any(|of| !of.is_empty()) => {
+                writer.held.hold(end.0, acks, Duration::from_millis(shard.config.borrow().slave_timeout_ms));
+                writer.held.release(shard); // they may have been faster than our own disk
+            }
+            _ => held::send(shard, acks),
+        }
     }
 
     /// The disk refused the batch: those that `which` selects, the ones not answered yet, are told.
@@ -174,15 +196,14 @@ impl Waiting {
     }
 
     /// The hint for all shards. The groups' buffers become the shards' tail caches.
-    fn committed(self, shard: &Shard, from: PhyOffset, to: PhyOffset) -> Committed {
+    fn committed(&mut self, shard: &Shard, from: PhyOffset, to: PhyOffset) -> Committed {
         let count: usize = self.groups.iter().map(|g| g.records.len()).sum();
         let mut entries = Vec::with_capacity(count);
         let mut spans: SmallVec<[Span; 4]> = SmallVec::new();
         let mut hashes = Vec::with_capacity(self.groups.iter().map(|g| g.hashes.len()).sum());
         let mut buffers: Vec<Option<Arc<Vec<u8>>>> = vec![None; self.groups.len()];
         let mut hash_base = vec![0u32; self.groups.len()];
-        let mut groups = self.groups;
-        for (i, g) in groups.iter_mut().enumerate() {
+        for (i, g) in self.groups.iter_mut().enumerate() {
             hash_base[i] = hashes.len() as u32;
             hashes.extend_from_slice(&g.hashes);
             let mut bytes = std::mem::take(&mut g.bytes);
@@ -192,8 +213,8 @@ impl Waiting {
             }
             buffers[i] = Some(Arc::new(bytes));
         }
-        for (g, r, receipt) in self.placed {
-            let group = &groups[g as usize];
+        for &(g, r, receipt) in &self.placed {
+            let group = &self.groups[g as usize];
             let run = &group.runs[r as usize];
             let mut phy = receipt.phy;
             for (n, meta) in group.records[run.first_record as usize..][..run.record_count as usize].iter().enumerate()
@@ -261,6 +282,23 @@ pub async fn run(shard: Rc<Shard>, mut log: Log, sync_flush: bool) {
         writer.tail_moved.set();
         await_checkpoint(&shard, writer).await;
     }
+    writer.held.give_up(&shard);
+    writer.stopped.set();
+}
+
+/// The loop of a slave's writer, whose log only [`Copier`] adds to: what else comes is refused. Ends when stopped.
+pub async fn refuse_appends(shard: Rc<Shard>) {
+    let writer = shard.writer.as_ref().expect("runs on the writer shard");
+    while !writer.stopping.get() {
+        let mut waiting = Waiting::new();
+        let groups = std::mem::take(&mut *writer.inbox.borrow_mut());
+        for group in groups {
+            waiting.refused.extend(group.runs.iter().map(|run| (group.from, run.token, Refusal::Slave)));
+        }
+        waiting.answer(&shard, None, |_| false);
+        writer.ready.wait().await;
+    }
+    writer.copier.as_ref().expect("a slave's writer has one").close().await;
     writer.stopped.set();
 }
 
@@ -297,20 +335,35 @@ async fn write_batch(shard: &Rc<Shard>, log: &mut Log, mut waiting: Waiting, syn
     shard.stages.took(Stage::Write, complete - begun);
     let marks = &shard.marks;
     marks.written.store(written.to.0, Ordering::Release);
+    // Who waits for nothing is told at once; the others when disk and slaves have it, which both begin now.
+    let slaves = shard.config.borrow().awaits_slaves().then_some(written.to);
+    let mut committed = None;
     if sync_flush {
-        waiting.acknowledge(shard, OpKind::Acked, |run| !run.wait_durable);
+        waiting.acknowledge(shard, OpKind::Acked, None, |run| !run.wait_durable);
+        if marks.slaves.load(Ordering::Relaxed) > 0 {
+            let early = committed.insert(waiting.committed(shard, written.from, written.to));
+            shard.mesh.push(shard.ha_shard, Msg::Written(early.spans.iter().cloned().collect()));
+        }
         if let Err(e) = sync(shard).await {
             return waiting.fail(shard, &e, |run| run.wait_durable);
         }
         shard.stages.since(Stage::Sync, complete);
         marks.readable.store(written.to.0, Ordering::Release);
-        waiting.acknowledge(shard, OpKind::AckedDurable, |run| run.wait_durable);
+        waiting.acknowledge(shard, OpKind::AckedDurable, slaves, |run| run.wait_durable);
     } else {
         // Before the answers: whoever is told of a message may ask for it at once, on any shard (33, 37).
         marks.readable.store(written.to.0, Ordering::Release);
-        waiting.acknowledge(shard, OpKind::Acked, |_| true);
+        waiting.acknowledge(shard, OpKind::Acked, None, |run| slaves.is_none() || !run.wait_durable);
+        waiting.acknowledge(shard, OpKind::Acked, slaves, |run| slaves.is_some() && run.wait_durable);
     }
-    let committed = Arc::new(waiting.committed(shard, written.from, written.to));
+    let mut committed = committed.unwrap_or_else(|| waiting.committed(shard, written.from, written.to));
+    committed.since = Instant::now();
+    tell_all(shard, committed);
+}
+
+/// The hint for all shards; one that is behind finds the same in the log.
+fn tell_all(shard: &Shard, committed: Committed) {
+    let committed = Arc::new(committed);
     for to in 0..shard.shards {
         if shard.mesh.backlog(to) < HINT_BACKLOG_MAX {
             shard.mesh.push(to, Msg::Committed(committed.clone()));

@@ -22,10 +22,18 @@ pub struct Client {
 
 impl Client {
     pub fn connect(addr: SocketAddr) -> Self {
-        let stream = TcpStream::connect(addr).unwrap_or_else(|e| panic!("{addr}: {e}"));
+        Client::of(TcpStream::connect(addr).unwrap_or_else(|e| panic!("{addr}: {e}")))
+    }
+
+    fn of(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         Client { stream, buffer: Vec::new(), opaque: 0, binary: false, must_succeed: false }
+    }
+
+    /// `None` when nobody listens there.
+    pub fn try_connect(addr: SocketAddr) -> Option<Self> {
+        TcpStream::connect(addr).ok().map(Client::of)
     }
 
     /// With the ROCKETMQ binary header, or the JSON one.

@@ -194,6 +194,17 @@ impl Client {
         sent
     }
 
+    /// A send whose server may go away meanwhile: then `None`.
+    pub fn try_send(&mut self, topic: &str, queue: i32, body: &[u8]) -> Option<Sent> {
+        let opaque = self.ask(310, 0, &send_ext(topic, &queue.to_string(), "", "0"), body);
+        loop {
+            let answer = self.receive()?;
+            if answer.opaque == opaque {
+                return Some(Sent::of(answer));
+            }
+        }
+    }
+
     /// A send that must succeed.
     pub fn sent(&mut self, topic: &str, queue: i32, properties: &str, body: &[u8]) -> Sent {
         let sent = self.send(topic, queue, properties, body);

@@ -3,8 +3,10 @@
 #![allow(dead_code, unused_imports)] // each test binary uses its part
 mod client;
 mod messages;
+mod pair;
 mod server;
 
 pub use client::{Client, binary_frame, frame_of_parts, json_frame};
-pub use messages::{Message, Pull, props, send_ext};
+pub use messages::{Message, Pull, Pulled, Sent, props, send_ext};
+pub use pair::{Node, Pair};
 pub use server::{BINARY, Lease, Server, Shared, test_dir};

@@ -136,22 +136,8 @@ impl Server {
 
     /// SIGTERM; the exit status.
     pub fn stop(&mut self) -> ExitStatus {
-        let mut child = self.child.take().expect("it runs");
-        let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
-        assert!(sent.expect("kill").success());
-        // Its standard output ends with it, so nothing has to be polled.
-        let (ended, end) = mpsc::channel();
-        let pid = child.id();
-        let waiter = std::thread::spawn(move || {
-            let status = child.wait().expect("its end");
-            let _ = ended.send(()); // nobody waits any more
-            status
-        });
-        if end.recv_timeout(PATIENCE).is_err() {
-            let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
-            panic!("SIGTERM did not end it: {}", self.log());
-        }
-        waiter.join().expect("the waiter")
+        stop_child(self.child.take().expect("it runs"))
+            .unwrap_or_else(|| panic!("SIGTERM did not end it: {}", self.log()))
     }
 
     /// What every case checks in the end: the process is up and did not panic, and a healthy client on another connection still sends and
@@ -179,8 +165,27 @@ impl Drop for Server {
     }
 }
 
+/// SIGTERM; the exit status, or `None` when that did not end it and it was killed.
+pub fn stop_child(mut child: Child) -> Option<ExitStatus> {
+    let pid = child.id();
+    let sent = Command::new("kill").args(["-TERM", &pid.to_string()]).status();
+    assert!(sent.expect("kill").success());
+    // Its standard output ends with it, so nothing has to be polled.
+    let (ended, end) = mpsc::channel();
+    let waiter = std::thread::spawn(move || {
+        let status = child.wait().expect("its end");
+        let _ = ended.send(()); // nobody waits any more
+        status
+    });
+    if end.recv_timeout(PATIENCE).is_err() {
+        let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        return None;
+    }
+    Some(waiter.join().expect("the waiter"))
+}
+
 /// Reads the lines of a process until one starts with `start`; the rest is read and forgotten. What went wrong otherwise.
-fn wait_for_line(child: &mut Child, start: &'static str) -> Result<(), String> {
+pub fn wait_for_line(child: &mut Child, start: &'static str) -> Result<(), String> {
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let (seen, ready) = mpsc::channel();
     std::thread::spawn(move || {

@@ -1,0 +1,270 @@
+//! A slave's copies of its master's tables: topics, groups, consumer offsets, delay offsets, request modes (Apache's SlaveSynchronize).
+//! On shard 0, by ordinary requests to the master's broker port; pages as Apache's brokers answer them, or all at once by older ones.
+//! Source: replication sheet 4.
+use crate::config::HostPort;
+use crate::control::{groups, modes, topics};
+use crate::registration::resolve::resolve;
+use crate::shard::Shard;
+use futures_lite::future;
+use glommio::timer::sleep;
+use serde::de::DeserializeOwned;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::{debug, info, warn};
+use uringmq_proto::body::group::SubscriptionGroupWrapper;
+use uringmq_proto::body::offset::{ConsumerOffsetTable, DelayOffsetTable};
+use uringmq_proto::body::topic::{DataVersion, TopicConfigSerializeWrapper};
+use uringmq_proto::codes::{request, response};
+use uringmq_proto::command::{OwnedCommand, Value};
+use uringmq_proto::fastjson;
+use uringmq_remoting::Limits;
+use uringmq_remoting::client::{self, NoService};
+use uringmq_remoting::connection::{CallError, Conn, Conns};
+
+/// Between two rounds. Apache's slave copies once a minute; a version that did not change costs one page here.
+const PERIOD: Duration = Duration::from_secs(5);
+/// For one answer.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// Entries of a page; Apache's splitMetadataSize.
+const PAGE: i32 = 2000;
+/// A table that changes while its pages are fetched is begun anew so often, then next time.
+const PAGE_TRIES: usize = 3;
+
+#[derive(Debug, thiserror::Error)]
+enum SyncError {
+    #[error("{0}")]
+    Address(String),
+    #[error("{0}")]
+    Call(#[from] CallError),
+    #[error("code {code} is answered {answered}: {remark}")]
+    Refused { code: i32, answered: i32, remark: String },
+    #[error("answer to code {code}: {why}")]
+    Body { code: i32, why: String },
+    #[error("the table of code {0} changes faster than its pages come")]
+    Unsteady(i32),
+}
+
+/// What was copied last, so that the same is not copied again.
+#[derive(Default)]
+struct Seen {
+    topics: Option<DataVersion>,
+    groups: Option<DataVersion>,
+}
+
+/// Copies the master's tables again and again, until the shard's doors close.
+pub async fn follow(shard: Rc<Shard>) {
+    let conns = Rc::new(Conns::default());
+    let mut conn: Option<(String, Rc<Conn>)> = None;
+    let mut seen = Seen::default();
+    let mut failing = false;
+    while !shard.doors.is_closed() {
+        if let Some(master) = shard.control().registration.master() {
+            if conn.as_ref().is_none_or(|(of, conn)| *of != master.broker || !conn.is_open()) {
+                conn = None;
+                seen = Seen::default();
+            }
+            let round = async {
+                if conn.is_none() {
+                    conn = Some((master.broker.clone(), connect(&shard, &conns, &master.broker).await?));
+                }
+                let (_, conn) = conn.as_ref().expect("made just now");
+                copy_all(&shard, conn, &mut seen).await
+            };
+            match round.await {
+                Ok(()) if std::mem::replace(&mut failing, false) => info!(master = master.broker, "tables are copied"),
+                Ok(()) => {}
+                Err(e) if std::mem::replace(&mut failing, true) => {
+                    debug!(error = %e, "the master's tables are not copied")
+                }
+                Err(e) => warn!(master = master.broker, error = %e, "the master's tables are not copied; trying again"),
+            }
+        }
+        let pause = if shard.control().registration.master().is_some() { PERIOD } else { PERIOD / 10 };
+        future::or(shard.doors.closed(), async {
+            sleep(pause).await;
+        })
+        .await;
+    }
+    conns.close_all("the broker stops");
+}
+
+async fn connect(shard: &Shard, conns: &Rc<Conns>, master: &str) -> Result<Rc<Conn>, SyncError> {
+    let at = HostPort::read(master).map_err(SyncError::Address)?;
+    let found = resolve(&at).await.map_err(SyncError::Address)?;
+    let address = *found.first().expect("a resolved name has an address");
+    let timeout = Duration::from_millis(shard.config().connect_timeout_ms);
+    Ok(client::connect(address, conns, Rc::new(NoService), Limits::default(), timeout).await?)
+}
+
+async fn copy_all(shard: &Rc<Shard>, conn: &Conn, seen: &mut Seen) -> Result<(), SyncError> {
+    if let Some(table) = fetch_topics(conn, seen.topics).await? {
+        seen.topics = Some(table.data_version);
+        copy_topics(shard, table);
+    }
+    if let Some(table) = fetch_groups(conn, seen.groups).await? {
+        seen.groups = Some(table.data_version);
+        let changed = shard.control().groups.borrow_mut().copy(table);
+        if !changed.is_empty() {
+            shard.control().groups_changed(shard, &changed);
+        }
+    }
+    let offsets: ConsumerOffsetTable = ask(conn, request::GET_ALL_CONSUMER_OFFSET, &[]).await?;
+    copy_offsets(shard, offsets).await;
+    let delays: DelayOffsetTable = ask(conn, request::GET_ALL_DELAY_OFFSET, &[]).await?;
+    shard.delay.copy(&delays);
+    let answer = call(conn, request::GET_ALL_MESSAGE_REQUEST_MODE, &[]).await?;
+    let code = request::GET_ALL_MESSAGE_REQUEST_MODE;
+    let table = modes::parse_file(&answer.body).map_err(|why| SyncError::Body { code, why })?;
+    let changed = shard.control().modes.borrow_mut().copy(table);
+    if changed {
+        shard.control().modes_copied();
+    }
+    Ok(())
+}
+
+async fn call(conn: &Conn, code: i32, ext: &[(&str, Value<'_>)]) -> Result<OwnedCommand, SyncError> {
+    let answer = conn.call(code, ext, &[], TIMEOUT).await?;
+    match answer.code {
+        response::SUCCESS => Ok(answer),
+        answered => Err(SyncError::Refused { code, answered, remark: answer.remark.unwrap_or_default() }),
+    }
+}
+
+async fn ask<T: DeserializeOwned>(conn: &Conn, code: i32, ext: &[(&str, Value<'_>)]) -> Result<T, SyncError> {
+    let answer = call(conn, code, ext).await?;
+    fastjson::from_slice(&answer.body).map_err(|e| SyncError::Body { code, why: e.to_string() })
+}
+
+/// One page, and how many entries there are in all; without that number it is the whole table.
+async fn page(
+    conn: &Conn,
+    code: i32,
+    names: [&str; 3],
+    from: usize,
+    version: Option<DataVersion>,
+) -> Result<(OwnedCommand, Option<usize>), SyncError> {
+    let [seq, max, total] = names;
+    let mut ext = vec![(seq, Value::I64(from as i64)), (max, Value::I64(PAGE.into()))];
+    let version = version.map(|version| String::from_utf8_lossy(&fastjson::to_vec(&version)).into_owned());
+    ext.extend(version.map(|version| ("dataVersion", Value::from(version))));
+    let answer = call(conn, code, &ext).await?;
+    let total = answer.get(total).and_then(|text| text.parse().ok());
+    Ok((answer, total))
+}
+
+/// A table in pages.
+trait Paged: Sized {
+    const CODE: i32;
+    /// Header fields: first index, entries wanted, entries there are.
+    const NAMES: [&'static str; 3];
+    fn parse(text: &[u8]) -> Result<Self, String>;
+    fn version(&self) -> DataVersion;
+    fn count(&self) -> usize;
+    fn add(&mut self, page: Self);
+}
+
+impl Paged for TopicConfigSerializeWrapper {
+    const CODE: i32 = request::GET_ALL_TOPIC_CONFIG;
+    const NAMES: [&'static str; 3] = ["topicSeq", "maxTopicNum", "totalTopicNum"];
+    fn parse(text: &[u8]) -> Result<Self, String> {
+        topics::parse_file(text)
+    }
+    fn version(&self) -> DataVersion {
+        self.data_version
+    }
+    fn count(&self) -> usize {
+        self.topic_config_table.len()
+    }
+    fn add(&mut self, page: Self) {
+        self.topic_config_table.extend(page.topic_config_table);
+    }
+}
+
+impl Paged for SubscriptionGroupWrapper {
+    const CODE: i32 = request::GET_ALL_SUBSCRIPTIONGROUP_CONFIG;
+    const NAMES: [&'static str; 3] = ["groupSeq", "maxGroupNum", "totalGroupNum"];
+    fn parse(text: &[u8]) -> Result<Self, String> {
+        groups::parse_file(text)
+    }
+    fn version(&self) -> DataVersion {
+        self.data_version
+    }
+    fn count(&self) -> usize {
+        self.subscription_group_table.len()
+    }
+    fn add(&mut self, page: Self) {
+        self.subscription_group_table.extend(page.subscription_group_table);
+        self.forbidden_table.extend(page.forbidden_table);
+    }
+}
+
+async fn fetch_topics(
+    conn: &Conn,
+    known: Option<DataVersion>,
+) -> Result<Option<TopicConfigSerializeWrapper>, SyncError> {
+    fetch(conn, known).await
+}
+
+async fn fetch_groups(conn: &Conn, known: Option<DataVersion>) -> Result<Option<SubscriptionGroupWrapper>, SyncError> {
+    fetch(conn, known).await
+}
+
+/// The whole table, unless its version is the known one.
+async fn fetch<T: Paged>(conn: &Conn, known: Option<DataVersion>) -> Result<Option<T>, SyncError> {
+    let parse = |answer: &OwnedCommand| {
+        let parsed = T::parse(&answer.body);
+        parsed.map_err(|why| SyncError::Body { code: T::CODE, why })
+    };
+    'anew: for _ in 0..PAGE_TRIES {
+        let (answer, total) = page(conn, T::CODE, T::NAMES, 0, None).await?;
+        let mut table: T = parse(&answer)?;
+        if Some(table.version()) == known {
+            return Ok(None);
+        }
+        let total = total.unwrap_or(0);
+        while table.count() < total {
+            let before = table.count();
+            let (answer, _) = page(conn, T::CODE, T::NAMES, before, Some(table.version())).await?;
+            let next: T = parse(&answer)?;
+            let steady = next.version() == table.version();
+            table.add(next);
+            if !steady || table.count() == before {
+                continue 'anew;
+            }
+        }
+        return Ok(Some(table));
+    }
+    Err(SyncError::Unsteady(T::CODE))
+}
+
+fn copy_topics(shard: &Rc<Shard>, table: TopicConfigSerializeWrapper) {
+    let control = shard.control();
+    let (changed, deleted) = control.topics.borrow_mut().copy(table);
+    if !changed.is_empty() || !deleted.is_empty() {
+        info!(changed = changed.len(), ?deleted, "topics as at the master");
+    }
+    if !deleted.is_empty() {
+        let _ = control.topics_deleted(shard);
+    } else if !changed.is_empty() {
+        let _ = control.topics_changed(shard, &changed);
+    }
+}
+
+/// Every shard takes its part; what the master does not have stays.
+async fn copy_offsets(shard: &Rc<Shard>, table: ConsumerOffsetTable) {
+    let rows = Arc::new(table.offset_table);
+    shard
+        .run_on_all(move |s| {
+            let rows = rows.clone();
+            async move {
+                let topics = s.topics.borrow().clone();
+                let flat = rows.iter().flat_map(|(name, queues)| {
+                    let queues = queues.iter().filter_map(|(queue, at)| Some((u32::try_from(*queue).ok()?, *at)));
+                    queues.map(move |(queue, at)| (name.as_str(), queue, at))
+                });
+                s.offsets.copy(s.id, s.shards, &topics, flat);
+            }
+        })
+        .await;
+}

@@ -1,0 +1,310 @@
+//! A master and a slave, both ours: what the master acknowledged with inSyncReplicas=2 is on the slave, whoever is killed, and the slave's
+//! log is its master's to the byte.
+mod common;
+
+use common::{Client, Message, Node, Pair, Pull};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const TOPIC: &str = "copied";
+/// Each send waits for the slave, however long that takes to be in step.
+const WAITING: &str = "brokerRole=SYNC_MASTER\ninSyncReplicas=2\nslaveTimeout=60000";
+const FLUSH_SLAVE_TIMEOUT: i32 = 12;
+const SYSTEM_BUSY: i32 = 2;
+const TOPIC_NOT_EXIST: i32 = 17;
+const PULL_NOT_FOUND: i32 = 19;
+const PULL_RETRY_IMMEDIATELY: i32 = 20;
+/// For what a slave copies now and then.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Calls until it gives something.
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::yield_now();
+    }
+}
+
+fn number(client: &mut Client, code: i32, field: &str) -> i64 {
+    let body = client.ok(code, &[], b"").body;
+    let text = String::from_utf8(body).expect("JSON");
+    let (_, rest) = text.split_once(&format!("\"{field}\":")).unwrap_or_else(|| panic!("no {field} in {text}"));
+    let digits: String = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '-').collect();
+    digits.parse().unwrap_or_else(|_| panic!("{field} in {text}"))
+}
+
+/// Messages of a queue as a slave serves them, from `offset` on, once it has up to `end`.
+fn pulled(slave: &Node, queue: i32, offset: i64, end: i64) -> Vec<Message> {
+    let mut client = slave.client();
+    let mut all = Vec::new();
+    let mut pull = Pull::at(TOPIC, queue, offset).now();
+    while pull.offset < end {
+        let got = until("messages at the slave", || {
+            let got = client.pull(&pull);
+            let later = [TOPIC_NOT_EXIST, PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY].contains(&got.code);
+            assert!(later || got.code == 0, "{got:?}");
+            (got.code == 0).then_some(got)
+        });
+        pull.offset = got.next;
+        all.extend(got.messages);
+    }
+    all
+}
+
+/// The logs of both, where both have them, are the same; the slave's begins at `from`.
+fn same_logs(pair: &Pair, from: u64, end: u64) {
+    let mut compared = 0;
+    for start in (from..end).step_by(1 << 20) {
+        let name = format!("commitlog/{start:020}");
+        let [master, slave] =
+            [&pair.master, &pair.slave].map(|node| std::fs::read(node.store().join(&name)).expect(&name));
+        let bytes = (end - start).min(1 << 20) as usize;
+        assert!(master[..bytes] == slave[..bytes], "{name} differs");
+        compared += bytes as u64;
+    }
+    assert_eq!(compared, end - from);
+}
+
+#[test]
+fn a_send_waits_for_the_slave_and_says_so_when_there_is_none() {
+    let mut pair = Pair::new("replication-status", "", "brokerRole=SYNC_MASTER\ninSyncReplicas=2\nslaveTimeout=300");
+    pair.master.start();
+    let mut client = pair.master.client();
+    client.create_topic(TOPIC, 1);
+    let alone = client.send(TOPIC, 0, "", b"alone");
+    assert_eq!((alone.code, alone.queue_offset, alone.msg_id.len()), (FLUSH_SLAVE_TIMEOUT, 0, 32), "{alone:?}");
+    let unwaited = client.sent(TOPIC, 0, &common::props(&[("WAIT", "false")]), b"unwaited");
+    assert_eq!(unwaited.queue_offset, 1);
+    pair.slave.start();
+    let mut sent = 2;
+    until("the slave in step", || {
+        sent += 1;
+        let got = client.send(TOPIC, 0, "", b"in step?");
+        assert!([0, FLUSH_SLAVE_TIMEOUT].contains(&got.code), "{got:?}");
+        (got.code == 0).then_some(())
+    });
+    let bodies: Vec<_> = pulled(&pair.slave, 0, 0, sent).into_iter().map(|m| m.body).collect();
+    assert_eq!((&bodies[0][..], &bodies[1][..]), (&b"alone"[..], &b"unwaited"[..]));
+    assert_eq!(number(&mut client, 907, "inSyncSlaveNums"), 1);
+
+    let mut at_slave = pair.slave.client();
+    let refused = at_slave.send(TOPIC, 0, "", b"a slave stores nothing");
+    assert_eq!(refused.code, SYSTEM_BUSY, "{refused:?}");
+    assert!(refused.remark.starts_with("[REJECTREQUEST]"), "{refused:?}");
+    assert!(!pair.master.log().contains("inSyncReplicas=2 to have"), "{}", pair.master.log());
+}
+
+#[test]
+fn with_one_copy_asked_for_nobody_waits_and_the_start_says_so() {
+    let mut pair = Pair::new("replication-warning", "", "brokerRole=SYNC_MASTER");
+    pair.master.start();
+    let mut client = pair.master.client();
+    client.create_topic(TOPIC, 1);
+    client.sent(TOPIC, 0, "", b"at once");
+    assert!(pair.master.log().contains("set inSyncReplicas=2"), "{}", pair.master.log());
+}
+
+#[test]
+fn a_slave_copies_the_log_to_the_byte_in_step_behind_and_after_a_kill() {
+    let mut pair = Pair::new("replication-bytes", "", WAITING);
+    pair.master.start();
+    pair.slave.start();
+    let mut client = pair.master.client();
+    client.create_topic(TOPIC, 4);
+    let body = vec![7; 3000];
+    for n in 0..400 {
+        client.sent(TOPIC, n % 4, "", &body); // over the end of a segment
+    }
+    assert!(pair.slave.stop().success());
+    let unwaited = common::props(&[("WAIT", "false"), ("KEYS", "behind")]);
+    for n in 0..1200 {
+        client.sent(TOPIC, n % 4, &unwaited, &body);
+    }
+    pair.slave.start();
+    client.sent(TOPIC, 0, "", b"in step");
+    pair.slave.kill();
+    for n in 0..400 {
+        client.sent(TOPIC, n % 4, &unwaited, &body);
+    }
+    pair.slave.start();
+    client.sent(TOPIC, 0, "", b"in step again");
+    let end = number(&mut client, 907, "masterCommitLogMaxOffset");
+    assert!(end > 6 << 20, "{end} bytes");
+    same_logs(&pair, 0, end as u64);
+    let total: i64 = (0..4).map(|queue| client.bounds(TOPIC, queue).1).sum();
+    let found: i64 = (0..4)
+        .map(|queue| {
+            let max = client.bounds(TOPIC, queue).1;
+            pulled(&pair.slave, queue, 0, max).len() as i64
+        })
+        .sum();
+    assert_eq!((total, found), (2002, 2002));
+    let (code, by_key) = pair.slave.client().query(TOPIC, "behind", &[]);
+    assert_eq!((code, by_key.len()), (0, 32), "the slave has an index of its own");
+}
+
+#[test]
+fn an_empty_slave_begins_with_the_last_segment() {
+    let mut pair = Pair::new("replication-late", "", WAITING);
+    pair.master.start();
+    let mut client = pair.master.client();
+    client.create_topic(TOPIC, 1);
+    let unwaited = common::props(&[("WAIT", "false")]);
+    let mut offsets = Vec::new();
+    for n in 0..900 {
+        let body = format!("{n} {}", "x".repeat(3000));
+        client.sent(TOPIC, 0, &unwaited, body.as_bytes());
+        offsets.push(number_of(&mut client));
+    }
+    pair.slave.start();
+    client.sent(TOPIC, 0, "", b"in step");
+    let end = number(&mut client, 907, "masterCommitLogMaxOffset") as u64;
+    let from = end - end % (1 << 20);
+    assert_eq!(from, 2 << 20);
+    same_logs(&pair, from, end);
+    let first = offsets.iter().position(|end| *end > from as i64).expect("it is behind the segment's start") as i64;
+    let check = |pair: &Pair| {
+        let got = pulled(&pair.slave, 0, first, 901);
+        assert_eq!(got.len() as i64, 901 - first);
+        assert!(got[0].body.starts_with(format!("{first} ").as_bytes()));
+        assert_eq!(pair.slave.client().bounds(TOPIC, 0), (first, 901));
+    };
+    check(&pair);
+    pair.slave.kill();
+    pair.slave.start();
+    check(&pair);
+    assert!(pair.slave.stop().success());
+    pair.slave.start();
+    check(&pair);
+}
+
+/// Where the master's log ends.
+fn number_of(client: &mut Client) -> i64 {
+    number(client, 907, "masterCommitLogMaxOffset")
+}
+
+#[test]
+fn a_slave_copies_the_tables_and_serves_reads_without_its_master() {
+    let mut pair = Pair::new("replication-tables", "", WAITING);
+    pair.master.start();
+    pair.slave.start();
+    let mut client = pair.master.client();
+    client.create_topic(TOPIC, 3);
+    client.create_topic("gone", 1);
+    client.sent(TOPIC, 2, "", b"one");
+    client.sent("gone", 0, "", b"x");
+    client.heartbeat("readers", TOPIC, ("TAG", "*"), "CONSUME_FROM_FIRST_OFFSET");
+    assert_eq!(client.commit("readers", TOPIC, 2, 1).code, 0);
+    let mut slave = pair.slave.client();
+    until("the offset at the slave", || slave.committed("readers", TOPIC, 2).filter(|offset| *offset == 1));
+    client.delete_topic("gone");
+    until("the topic's end at the slave", || {
+        let answer = slave.call(351, &[("topic", "gone")], b"");
+        (answer.code == TOPIC_NOT_EXIST).then_some(())
+    });
+    let config = slave.ok(351, &[("topic", TOPIC)], b"").body;
+    assert!(String::from_utf8(config).expect("JSON").contains("\"readQueueNums\":3"));
+
+    pair.master.kill();
+    let got = until("a pull without the master", || {
+        let got = slave.pull(&Pull::at(TOPIC, 2, 0));
+        (got.code == 0).then_some(got)
+    });
+    assert_eq!(got.messages[0].body, b"one");
+    // With nobody to send it to, the slave holds a reader itself.
+    until("a held pull", || {
+        (slave.pull(&Pull { suspend_ms: 100, ..Pull::at(TOPIC, 2, 1) }).code == PULL_NOT_FOUND).then_some(())
+    });
+}
+
+/// Acknowledged with code 0: queue, offset, body.
+type Book = Arc<Mutex<BTreeMap<(i32, i64), String>>>;
+
+/// Sends to one queue until told to stop, through whatever happens to the master.
+fn write(addr: std::net::SocketAddr, queue: i32, stop: &AtomicBool, count: &AtomicU64, book: &Book) {
+    let mut client = None;
+    for n in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        if client.is_none() {
+            client = Client::try_connect(addr);
+        }
+        let Some(open) = &mut client else {
+            std::thread::yield_now();
+            continue;
+        };
+        let body = format!("{queue}/{n} {}", "y".repeat(n % 900));
+        match open.try_send(TOPIC, queue, body.as_bytes()) {
+            Some(sent) if sent.code == 0 => {
+                book.lock().unwrap().insert((queue, sent.queue_offset), body);
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            Some(_) => {}
+            None => client = None,
+        }
+    }
+}
+
+fn killed_under_load(name: &str, flush: &str) {
+    let settings = format!("flushDiskType={flush}");
+    let mut pair = Pair::new(name, &settings, "brokerRole=SYNC_MASTER\ninSyncReplicas=2\nslaveTimeout=2000");
+    pair.master.start();
+    pair.master.client().create_topic(TOPIC, 4);
+    pair.slave.start();
+    let (book, stop, count) = (Book::default(), Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let addr = pair.master.addr;
+    let writers: Vec<_> = (0..4)
+        .map(|queue| {
+            let (book, stop, count) = (book.clone(), stop.clone(), count.clone());
+            std::thread::spawn(move || write(addr, queue, &stop, &count, &book))
+        })
+        .collect();
+    let more = |what: &str| {
+        let wanted = count.load(Ordering::Relaxed) + 100;
+        until(what, || (count.load(Ordering::Relaxed) >= wanted).then_some(()));
+    };
+    more("acknowledged at first");
+    for round in 0..2 {
+        pair.slave.kill();
+        pair.slave.start();
+        more("acknowledged after the slave's death");
+        pair.master.kill();
+        pair.master.start();
+        more(&format!("acknowledged after the master's death, round {round}"));
+    }
+    // The last word: both at once, and the master never comes back.
+    pair.master.kill();
+    pair.slave.kill();
+    stop.store(true, Ordering::Relaxed);
+    writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
+    pair.slave.start();
+    let book = book.lock().unwrap();
+    assert!(book.len() >= 500);
+    for queue in 0..4 {
+        let acknowledged: Vec<_> = book.iter().filter(|((of, _), _)| *of == queue).collect();
+        let end = acknowledged.last().map_or(0, |((_, offset), _)| offset + 1);
+        let found: BTreeMap<i64, Vec<u8>> =
+            pulled(&pair.slave, queue, 0, end).into_iter().map(|m| (m.queue_offset, m.body)).collect();
+        for ((_, offset), body) in acknowledged {
+            assert_eq!(found.get(offset).map(Vec::as_slice), Some(body.as_bytes()), "queue {queue} at {offset}");
+        }
+    }
+    assert!(!pair.slave.log().contains("panic") && !pair.master.log().contains("panic"));
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_either_side_is_killed() {
+    killed_under_load("replication-kill", "ASYNC_FLUSH");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_either_side_is_killed_with_sync_flush() {
+    killed_under_load("replication-kill-sync", "SYNC_FLUSH");
+}
