@@ -167,6 +167,7 @@ run_stage() {
     kill-sync-20) stage kill-sync-20 kill_loop SYNC_FLUSH 20 ;;
     chaos) stage chaos kill_loop ASYNC_FLUSH 8 chaos ;;
     chaos-200) stage chaos-200 kill_loop ASYNC_FLUSH 200 chaos ;;
+    differential) stage differential bench-harness/interop/run-differential ;;
     big) stage big interop --shards 2 --only big --big 1000000 ;;
     *)
       echo "unknown stage '$1'; stages: ${CI_STAGES[*]} ${LONG_STAGES[*]}"
@@ -177,7 +178,7 @@ run_stage() {
 }
 
 CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3)
-LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 big)
+LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 differential big)
 
 case ${1:-} in
   '') STAGES=("${CI_STAGES[@]}") ;;

@@ -49,7 +49,9 @@ impl<Q: Clone + Eq + Hash> Locks<Q> {
                 client_id.clone_into(&mut lock.client_id);
             }
             lock.renewed_ms = now_ms;
-            mine.push(queue.clone());
+            if !mine.contains(queue) {
+                mine.push(queue.clone());
+            }
         }
         mine
     }

@@ -1,5 +1,6 @@
 //! Balancing by the broker: QUERY_ASSIGNMENT (400), SET_MESSAGE_REQUEST_MODE (401), GET_ALL_MESSAGE_REQUEST_MODE (402). On control.
 //! Source: behaviour sheet 5.6; wire-protocol sheet 5.10.
+use crate::control;
 use crate::control::assign::{Strategy, pop_share};
 use crate::error::BrokerError;
 use crate::handlers::client::{body, json_answer, not_blank};
@@ -94,7 +95,7 @@ pub async fn set_request_mode(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Re
     if control.topics.borrow().get(&mode.topic).is_none() {
         return Err(BrokerError::NoTopic(mode.topic));
     }
-    if control.groups.borrow().get(&mode.consumer_group).is_none() {
+    if control::ensure_group(shard, &mode.consumer_group).is_none() {
         return Err(BrokerError::NoGroup(mode.consumer_group));
     }
     control.modes.borrow_mut().set(mode);

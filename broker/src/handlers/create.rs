@@ -3,6 +3,7 @@
 use crate::control::topics::Template;
 use crate::control::{self, topics};
 use crate::error::BrokerError;
+use crate::handlers::send::{make_uniq_key, with_region};
 use crate::mesh::{Forward, Msg};
 use crate::requests::{Answer, Origin, Request};
 use crate::responses;
@@ -47,10 +48,11 @@ pub fn make_missing(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
         }
         _ => {
             let h = SendMessage::decode(req.cmd)?;
-            match h.topic.strip_prefix(names::RETRY_PREFIX) {
+            let made = match h.topic.strip_prefix(names::RETRY_PREFIX) {
                 Some(rest) => retry_send(shard, req, &h, rest),
                 None => first_send(shard, req, &h),
-            }
+            };
+            made.or_else(|e| Ok(Answer::Now(with_region(shard, responses::of_error(&e)))))
         }
     }
 }
@@ -152,6 +154,10 @@ fn bury(shard: &Rc<Shard>, req: &Request<'_>, h: &SendMessage<'_>, group: &str) 
     }
     let mut properties = message::without(h.properties, &[prop::DELAY]);
     message::push_property(&mut properties, prop::DELAY, "-1");
+    properties += shard.appends.stamp();
+    if message::property(h.properties, prop::UNIQ_KEY).is_none() {
+        message::push_property(&mut properties, prop::UNIQ_KEY, &make_uniq_key(shard, shard.now_ms()));
+    }
     let letter = DeadLetter {
         topic: control::ensure_topic(shard, &names::dlq_topic(group), 1, 0)?,
         flag: h.flag,
@@ -164,8 +170,7 @@ fn bury(shard: &Rc<Shard>, req: &Request<'_>, h: &SendMessage<'_>, group: &str) 
     let (shard, origin) = (shard.clone(), req.origin);
     glommio::spawn_local(async move {
         let response = letter.store(&shard, origin).await.unwrap_or_else(|e| responses::of_error(&e));
-        let config = shard.config();
-        let response = response.with(prop::MSG_REGION, config.region_id.clone()).with(prop::TRACE_ON, config.trace_on);
+        let response = with_region(&shard, response);
         shard.respond(origin, response);
     })
     .detach();

@@ -4,7 +4,7 @@ use crate::mesh::Msg;
 use crate::requests::{Answer, Request};
 use crate::shard::Shard;
 use crate::shard::property_filter::PropertyFilter;
-use crate::shard::pulls::{PullAsk, pull_refusal};
+use crate::shard::pulls::{PullAsk, SysFlags, pull_refusal};
 use crate::snapshot::{Group, Sql, Subscription};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -64,9 +64,11 @@ pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
     };
     let key = QueueKey { topic: topic.id, queue: h.queue_id as u32 };
     let suspend_ms = if config.long_polling { h.suspend_timeout_ms.max(0) as u64 } else { config.short_polling_ms };
+    let sys_flags = SysFlags { topic: topic.config.topic_sys_flag, group: group.config.group_sys_flag };
     let ask = PullAsk {
         origin: req.origin,
         key,
+        sys_flags,
         group,
         offset: h.queue_offset,
         max_count: h.max_msg_nums.max(1) as u32,

@@ -124,9 +124,13 @@ pub async fn query_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Respo
         }
         body.extend_from_slice(bytes);
     }
-    let answer = match body.is_empty() {
-        true => Response::err(code::QUERY_NOT_FOUND, "can not find message, maybe time range not correct"),
-        false => Response::ok().body(body),
+    // As Apache's, which looks no further when the index has nothing.
+    let (answer, last_ms, last_phy) = match body.is_empty() {
+        true => {
+            let remark = "can not find message, maybe time range not correct";
+            (Response::err(code::QUERY_NOT_FOUND, remark), 0, PhyOffset(0))
+        }
+        false => (Response::ok().body(body), last_ms, last_phy),
     };
     Ok(answer.with("indexLastUpdateTimestamp", last_ms).with("indexLastUpdatePhyoffset", last_phy.0))
 }
@@ -216,7 +220,8 @@ pub async fn query_consume_queue(shard: &Rc<Shard>, req: &Request<'_>) -> Result
     let subscription = online.and_then(|online| online.subscriptions.get(h.topic));
     let body = QueryConsumeQueueBody {
         subscription_data: subscription.map(|s| subscription_data(h.topic, s)),
-        filter_data: Some("null".to_owned()),
+        // Of the group that was named; there is none, said in Java's way.
+        filter_data: h.consumer_group.is_some().then(|| "null".to_owned()),
         max_queue_index: range.end as i64,
         min_queue_index: range.start as i64,
         queue_data: entries

@@ -80,7 +80,8 @@ pub fn send_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
     }
 }
 
-fn with_region(shard: &Shard, response: Response) -> Response {
+/// Answers to sends, refusals too, tell region and trace switch (wire-protocol sheet 5.1).
+pub(super) fn with_region(shard: &Shard, response: Response) -> Response {
     let config = shard.config.borrow();
     response.with(prop::MSG_REGION, config.region_id.clone()).with(prop::TRACE_ON, config.trace_on)
 }
@@ -175,7 +176,7 @@ fn send_one(
     if delay == 0 && props.timer {
         return Err(BrokerError::refused(code::SYSTEM_ERROR, "accurate timer message is not enabled"));
     }
-    if props.inner {
+    if props.inner || h.sys_flag & sys_flag::INNER_BATCH != 0 {
         return Err(illegal(config.message_bytes_max));
     }
     let made_key;
@@ -215,7 +216,7 @@ fn send_one(
     store_one(shard, req, h, (&kept, &more), &props, place)
 }
 
-fn make_uniq_key(shard: &Shard, now: i64) -> String {
+pub(super) fn make_uniq_key(shard: &Shard, now: i64) -> String {
     UNIQ_KEYS.with(|keys| {
         keys.borrow_mut()
             .get_or_insert_with(|| UniqKeys::new(shard.store_host.ip(), std::process::id(), shard.id as u32))

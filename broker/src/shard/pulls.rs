@@ -35,6 +35,14 @@ pub struct PullAsk {
     pub suspend_ms: Option<u64>,
     /// An offset to store for the group, once.
     pub commit: Option<i64>,
+    pub sys_flags: SysFlags,
+}
+
+/// The topic's and the group's, which every answer to a pull tells (checked on 5.5.0).
+#[derive(Clone, Copy, Debug)]
+pub struct SysFlags {
+    pub topic: i32,
+    pub group: i32,
 }
 
 /// A pull waiting for messages, on the queue's owner.
@@ -102,6 +110,7 @@ pub struct PullFound {
     /// The id of the broker that the client had better ask next.
     pub suggested: i64,
     pub positions: Positions,
+    pub sys_flags: SysFlags,
 }
 
 /// What one look at the queue gave.
@@ -401,6 +410,7 @@ impl Shard {
             min,
             max,
             positions: look.positions,
+            sys_flags: ask.sys_flags,
         };
         if look.status == PullStatus::Found {
             self.counters.get_messages.set(self.counters.get_messages.get() + found.positions.len() as u64);
@@ -466,11 +476,13 @@ impl Shard {
         let Some(conn) = self.conns.get(found.origin.conn) else { return };
         let bytes: usize = chunks.iter().map(|c| c.len()).sum();
         self.counters.get_bytes.set(self.counters.get_bytes.get() + bytes as u64);
-        let ext: [(Cow<'_, str>, Value<'_>); 4] = [
+        let ext: [(Cow<'_, str>, Value<'_>); 6] = [
             (Cow::Borrowed("suggestWhichBrokerId"), Value::I64(found.suggested)),
             (Cow::Borrowed("nextBeginOffset"), Value::I64(found.next)),
             (Cow::Borrowed("minOffset"), Value::I64(found.min)),
             (Cow::Borrowed("maxOffset"), Value::I64(found.max)),
+            (Cow::Borrowed("topicSysFlag"), Value::I64(found.sys_flags.topic.into())),
+            (Cow::Borrowed("groupSysFlag"), Value::I64(found.sys_flags.group.into())),
         ];
         let head = Head {
             code: found.code,

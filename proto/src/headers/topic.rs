@@ -10,7 +10,7 @@ header! {
         read_queue_nums: i32 = "readQueueNums",
         write_queue_nums: i32 = "writeQueueNums",
         perm: i32 = "perm",
-        topic_filter_type: &'c str = "topicFilterType" or "SINGLE_TAG",
+        topic_filter_type: &'c str = "topicFilterType",
         topic_sys_flag: i32 = "topicSysFlag" or 0,
         order: bool = "order" or false,
         /// `+key=value,-key,...`
