@@ -118,6 +118,8 @@ interop() { bench-harness/interop/run --target ours "$@"; }
 
 stores() { bench-harness/interop/run-stores; }
 
+pairs() { bench-harness/interop/run-pairs; }
+
 # kill_loop FLUSH_DISK_TYPE ROUNDS [chaos]: kill -9 under load and restart, over and over on one store; everything acknowledged must be
 # there. With chaos, the log is damaged behind the last acknowledged record before each restart.
 kill_loop() (
@@ -158,6 +160,7 @@ run_stage() {
     campaign-30) MINUTES=30 stage campaign-30 campaign no_crash ;;
     build) stage build cargo build --workspace --bins ;;
     stores) stage stores stores ;;
+    pairs) stage pairs pairs ;;
     interop) stage interop interop --shards 2 ;;
     interop-1) stage interop-1 interop --shards 1 --split --only java5 --tests "$SHORT" ;;
     interop-3) stage interop-3 interop_3 ;;
@@ -177,7 +180,7 @@ run_stage() {
   esac
 }
 
-CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3)
+CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores pairs interop interop-1 interop-3)
 LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 differential big)
 
 case ${1:-} in

@@ -223,6 +223,37 @@ fn a_slave_copies_the_tables_and_serves_reads_without_its_master() {
     });
 }
 
+#[test]
+fn a_slave_whose_log_is_not_its_masters_says_so_and_keeps_what_it_has() {
+    let mut pair = Pair::new("replication-diverged", "", "brokerRole=SYNC_MASTER\ninSyncReplicas=2\nslaveTimeout=300");
+    pair.master.start();
+    pair.slave.start();
+    let mut client = pair.master.client();
+    client.create_topic(TOPIC, 1);
+    let mut sent = 0;
+    until("the slave in step", || {
+        sent += 1;
+        (client.send(TOPIC, 0, "", b"of the first master").code == 0).then_some(())
+    });
+    let kept = pulled(&pair.slave, 0, 0, sent).len();
+
+    // The master's disk is lost: the slave has more than it.
+    assert!(pair.master.stop().success());
+    std::fs::remove_dir_all(pair.master.store()).expect("the master's store");
+    pair.master.start();
+    until("the slave's word", || pair.slave.log().contains("it has what the master lost").then_some(()));
+    // The new log grows past the slave's end; sends are stored, but no slave has them.
+    let mut client = pair.master.client();
+    client.create_topic(TOPIC, 1);
+    for _ in 0..sent + 2 {
+        assert_eq!(client.send(TOPIC, 0, "", b"of the second, and longer than that").code, FLUSH_SLAVE_TIMEOUT);
+    }
+    until("the slave's second word", || pair.slave.log().contains("is another one than the master's").then_some(()));
+    let still = pulled(&pair.slave, 0, 0, sent);
+    assert_eq!(still.len(), kept);
+    assert!(still.iter().all(|message| message.body == b"of the first master"));
+}
+
 /// Acknowledged with code 0: queue, offset, body.
 type Book = Arc<Mutex<BTreeMap<(i32, i64), String>>>;
 

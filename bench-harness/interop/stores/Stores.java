@@ -203,7 +203,7 @@ public final class Stores {
     }
 
     /** Its neighbours are free too: a broker binds port - 2 and port + 1 beside it. */
-    private static int freePort() throws IOException {
+    static int freePort() throws IOException {
         while (true) {
             List<ServerSocket> held = new ArrayList<>();
             try {

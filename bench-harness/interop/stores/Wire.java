@@ -2,6 +2,7 @@ package stores;
 
 import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.rocketmq.common.message.MessageDecoder;
@@ -10,8 +11,10 @@ import org.apache.rocketmq.common.message.MessageId;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyRemotingClient;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 import org.apache.rocketmq.remoting.protocol.RequestCode;
 import org.apache.rocketmq.remoting.protocol.ResponseCode;
+import org.apache.rocketmq.remoting.protocol.body.HARuntimeInfo;
 
 /** Requests to one broker by Apache's remoting client; records as the broker has them stored, byte for byte. */
 final class Wire implements AutoCloseable {
@@ -57,6 +60,22 @@ final class Wire implements AutoCloseable {
 
     long max(String topic, int queue) throws Exception {
         return number(RequestCode.GET_MAX_OFFSET, "offset", "topic", topic, "queueId", queue, "committed", true);
+    }
+
+    HARuntimeInfo haStatus() throws Exception {
+        return RemotingSerializable.decode(succeed(RequestCode.GET_BROKER_HA_STATUS).getBody(), HARuntimeInfo.class);
+    }
+
+    /** The response code of a send. */
+    int send(String topic, int queue, String body) throws Exception {
+        RemotingCommand request = RemotingCommand.createRequestCommand(RequestCode.SEND_MESSAGE_V2, null);
+        Object[] fields = {"a", "pairs", "b", topic, "c", "TBW102", "d", 4, "e", queue, "f", 0, "g", System.currentTimeMillis(), "h", 0,
+            "i", "", "j", 0, "k", false, "m", false};
+        for (int i = 0; i < fields.length; i += 2) {
+            request.addExtField((String) fields[i], String.valueOf(fields[i + 1]));
+        }
+        request.setBody(body.getBytes(StandardCharsets.UTF_8));
+        return client.invokeSync(broker, request, MILLIS).getCode();
     }
 
     void commit(String group, String topic, int queue, long offset) throws Exception {

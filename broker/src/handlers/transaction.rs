@@ -33,6 +33,10 @@ fn failed(remark: impl Into<String>) -> BrokerError {
 /// 37.
 pub fn end_transaction(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError> {
     let h = EndTransaction::decode(req.cmd)?;
+    if shard.follows() {
+        let remark = "Message store is slave mode, so end transaction is forbidden. ";
+        return Err(BrokerError::refused(code::SLAVE_NOT_AVAILABLE, remark));
+    }
     let commit = match h.commit_or_rollback {
         // The producer does not know yet: a check will ask. Nobody waits for an answer, and Apache's gives none.
         sys_flag::TRANSACTION_NONE => return Ok(Answer::Later),

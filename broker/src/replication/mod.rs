@@ -1,6 +1,7 @@
 //! Apache's default HA protocol, both ways: a master feeds its log to the slaves that connect, a slave follows its master. Runs on one
 //! shard, not the writer's where there is a choice. To the master it is one more reader of the log and one more condition before an
 //! acknowledgement; to a slave it is the writer's only source. Source: replication sheet 2, 3, 4.
+pub mod agree;
 pub mod link;
 pub mod master;
 pub mod slave;

@@ -6,6 +6,7 @@
 use crate::config::HostPort;
 use crate::mesh::Event;
 use crate::registration::resolve::resolve;
+use crate::replication::agree::{self, Disagreement};
 use crate::replication::link::Link;
 use crate::replication::master::Rate;
 use crate::shard::Shard;
@@ -51,6 +52,8 @@ enum Ended {
     Silent(Duration),
     #[error("the master sends from {got}, but this log goes on at {wanted}")]
     Elsewhere { got: u64, wanted: u64 },
+    #[error("{0}")]
+    Disagreement(#[from] Disagreement),
     #[error("{0}")]
     Store(#[from] StoreError),
     #[error("the broker stops")]
@@ -119,6 +122,11 @@ async fn follow_once(shard: &Rc<Shard>, master: &str) -> Result<(), Ended> {
         writer.copier.as_ref().expect("a slave's writer has one").end().await
     });
     let end = end.await.flatten().ok_or(Ended::Stopping)?.0;
+    // Without NameServer there is nobody to ask.
+    let broker = shard.run_on(0, |s| async move { s.control().registration.master() }).await.flatten();
+    if let Some(broker) = broker {
+        agree::check(shard, &broker, end).await?;
+    }
     info!(master, end, "following");
     *following(shard).master.borrow_mut() = Some(master.to_owned());
     let intake = Intake {
@@ -130,6 +138,7 @@ async fn follow_once(shard: &Rc<Shard>, master: &str) -> Result<(), Ended> {
         last_report: Cell::new(Instant::now()),
     };
     report(shard, &link, &intake).await?;
+    shard.marks.following.store(1, Ordering::Relaxed);
     future::or(receive(shard, &link, &intake), pass_on(shard, &link, &intake)).await
 }
 
@@ -151,7 +160,6 @@ async fn receive(shard: &Rc<Shard>, link: &Link, intake: &Intake) -> Result<(), 
         };
         let got = future::or(async { Ok(link.read(&mut buffer).await?) }, silent).await?;
         following(shard).last_read_ms.set(shard.now_ms());
-        shard.marks.following.store(1, Ordering::Relaxed);
         following(shard).received.add(got);
         frames.take(&buffer[..got], intake)?;
         if !intake.bytes.borrow().is_empty() {

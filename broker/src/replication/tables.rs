@@ -31,8 +31,9 @@ const PAGE: i32 = 2000;
 /// A table that changes while its pages are fetched is begun anew so often, then next time.
 const PAGE_TRIES: usize = 3;
 
+/// Why the master could not be asked.
 #[derive(Debug, thiserror::Error)]
-enum SyncError {
+pub enum SyncError {
     #[error("{0}")]
     Address(String),
     #[error("{0}")]
@@ -59,7 +60,10 @@ pub async fn follow(shard: Rc<Shard>) {
     let mut seen = Seen::default();
     let mut failing = false;
     while !shard.doors.is_closed() {
-        if let Some(master) = shard.control().registration.master() {
+        // Of a master whose log this one cannot follow the tables are not wanted either: they would delete topics here.
+        let master = shard.control().registration.master().filter(|_| shard.master_is_there());
+        let pause = if master.is_some() { PERIOD } else { PERIOD / 10 };
+        if let Some(master) = master {
             if conn.as_ref().is_none_or(|(of, conn)| *of != master.broker || !conn.is_open()) {
                 conn = None;
                 seen = Seen::default();
@@ -80,7 +84,6 @@ pub async fn follow(shard: Rc<Shard>) {
                 Err(e) => warn!(master = master.broker, error = %e, "the master's tables are not copied; trying again"),
             }
         }
-        let pause = if shard.control().registration.master().is_some() { PERIOD } else { PERIOD / 10 };
         future::or(shard.doors.closed(), async {
             sleep(pause).await;
         })
@@ -89,7 +92,7 @@ pub async fn follow(shard: Rc<Shard>) {
     conns.close_all("the broker stops");
 }
 
-async fn connect(shard: &Shard, conns: &Rc<Conns>, master: &str) -> Result<Rc<Conn>, SyncError> {
+pub async fn connect(shard: &Shard, conns: &Rc<Conns>, master: &str) -> Result<Rc<Conn>, SyncError> {
     let at = HostPort::read(master).map_err(SyncError::Address)?;
     let found = resolve(&at).await.map_err(SyncError::Address)?;
     let address = *found.first().expect("a resolved name has an address");
@@ -123,7 +126,7 @@ async fn copy_all(shard: &Rc<Shard>, conn: &Conn, seen: &mut Seen) -> Result<(),
     Ok(())
 }
 
-async fn call(conn: &Conn, code: i32, ext: &[(&str, Value<'_>)]) -> Result<OwnedCommand, SyncError> {
+pub async fn call(conn: &Conn, code: i32, ext: &[(&str, Value<'_>)]) -> Result<OwnedCommand, SyncError> {
     let answer = conn.call(code, ext, &[], TIMEOUT).await?;
     match answer.code {
         response::SUCCESS => Ok(answer),
