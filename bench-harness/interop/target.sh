@@ -52,6 +52,7 @@ autoCreateTopicEnable=true
 cleanFileForciblyEnable=false
 mappedFileSizeCommitLog=16777216
 enablePropertyFilter=true
+recallMessageEnable=true
 transactionTimeOut=2000
 transactionCheckInterval=3000
 EOF

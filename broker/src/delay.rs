@@ -245,14 +245,14 @@ fn due_count<'e>(entries: impl IntoIterator<Item = &'e Entry>, now_ms: i64, dela
 
 /// Logs of what may happen again and again: the first at once, then a count now and then.
 #[derive(Default)]
-struct Quiet {
+pub struct Quiet {
     last_ms: Cell<Option<i64>>,
     held_back: Cell<u64>,
 }
 
 impl Quiet {
     /// How many to report now, this one included; `None` when it is too early.
-    fn note(&self, now_ms: i64) -> Option<u64> {
+    pub fn note(&self, now_ms: i64) -> Option<u64> {
         let count = self.held_back.get() + 1;
         // A clock set back counts as time passed.
         if self.last_ms.get().is_some_and(|last| (0..WARN_MS).contains(&(now_ms - last))) {
@@ -427,7 +427,7 @@ impl Level {
     /// Leaves the copy of a waiting record for the writer, or says why it can never be delivered. An error is worth another try.
     fn gather(&self, bytes: &[u8]) -> Result<Result<Gathered, &'static str>, StoreError> {
         let Ok(Found::Record(record)) = record::parse(bytes, false) else { return Ok(Err("it leads to no record")) };
-        let (topic, queue) = match destination(&record, |name| self.shard.topic(name)) {
+        let (topic, queue) = match destination(&record, names::SCHEDULE_TOPIC, |name| self.shard.topic(name)) {
             Ok(destination) => destination,
             Err(why) => return Ok(Err(why)),
         };
@@ -455,13 +455,14 @@ impl Level {
     }
 }
 
-/// Topic and queue that a waiting message is for, or why it can never be delivered. The properties stay as they are: what is left of
-/// DELAY in them delays nothing again, since only sends are looked at for it.
-fn destination(
+/// Topic and queue that a message waiting in the topic `waits_in` is for, or why it can never be delivered. The properties stay as they
+/// are: what is left of DELAY in them delays nothing again, since only sends are looked at for it.
+pub fn destination(
     record: &Record<'_>,
+    waits_in: &str,
     topic: impl FnOnce(&str) -> Option<Arc<Topic>>,
 ) -> Result<(Arc<Topic>, u32), &'static str> {
-    if record.topic != names::SCHEDULE_TOPIC {
+    if record.topic != waits_in {
         return Err("its record is of another topic");
     }
     let property = |name| message::property(record.properties, name);
@@ -479,7 +480,7 @@ fn destination(
 }
 
 /// Runs all futures to their end, at the same time.
-async fn run_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+pub async fn run_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut running: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut outcomes: Vec<Option<F::Output>> = running.iter().map(|_| None).collect();
     poll_fn(|cx| {
@@ -590,7 +591,7 @@ mod tests {
     fn fate(stored_under: &str, properties: &str) -> Result<u32, &'static str> {
         let bytes = testing::record(stored_under, properties);
         let Ok(Found::Record(record)) = record::parse(&bytes, true) else { panic!("just encoded") };
-        destination(&record, |name| (name == "T").then(|| topic(4, 4))).map(|(_, queue)| queue)
+        destination(&record, names::SCHEDULE_TOPIC, |name| (name == "T").then(|| topic(4, 4))).map(|(_, queue)| queue)
     }
 
     /// Known fault D04: none of these may stop a level.

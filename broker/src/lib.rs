@@ -20,6 +20,7 @@ pub mod startup;
 pub mod stop_signal;
 #[cfg(test)]
 mod testing;
+pub mod timer;
 pub mod writer;
 
 pub use startup::{BrokerRun, run};

@@ -180,6 +180,9 @@ requests! {
     GET_BROKER_HA_STATUS     => Control, Light, task, h::admin::ha_status;
     RESET_MASTER_FLUSH_OFFSET => Local,  Light, sync, h::admin::reset_master_flush_offset;
     GET_ALL_DELAY_OFFSET     => Control, Light, sync, h::admin::all_delay_offsets;
+    GET_TIMER_CHECK_POINT    => Control, Light, sync, h::timer::check_point;
+    GET_TIMER_METRICS        => Control, Light, sync, h::timer::metrics;
+    RECALL_MESSAGE           => Local,   Write, task, h::timer::recall_message;
 
     GET_CONSUMER_RUNNING_INFO => Control, Light, task, h::relay::consumer_running_info;
     CONSUME_MESSAGE_DIRECTLY => Control, Light, task, h::relay::consume_directly;

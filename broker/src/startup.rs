@@ -12,7 +12,7 @@ use crate::stages::Stages;
 use crate::stop_signal::StopHandle;
 use crate::writer::copy::Copier;
 use crate::writer::{self, Writer, held, upkeep};
-use crate::{Index, Io, Log, LogReader, delay, half_message, machine, start_checks};
+use crate::{Index, Io, Log, LogReader, delay, half_message, machine, start_checks, timer};
 use glommio::{Latency, LocalExecutorBuilder, Placement, Shares};
 use std::cell::RefCell;
 use std::future::Future;
@@ -309,6 +309,7 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         stages: Stages::default(),
         delay: delay::Delay::default(),
         half_messages: half_message::HalfMessages::default(),
+        timer: timer::Timers::default(),
         figures: stats::Figures::default(),
         control,
         index,
@@ -447,6 +448,7 @@ async fn open_doors(
     if shard.follows() {
         glommio::spawn_local(replication::tables::follow(shard.clone())).detach();
     }
+    timer::start(shard, parts.opened.end).await.map_err(|e| e.to_string())?;
     glommio::spawn_local(stats::sample(shard.clone())).detach();
     glommio::spawn_local(shard::upkeep::checkpoint_periodically(shard.clone())).detach();
     Ok(addr)
@@ -495,10 +497,14 @@ async fn stop(shard: &Rc<Shard>, parts: &Parts) {
     settle(shard).await;
     delay::log_totals(shard);
     half_message::log_totals(shard);
+    timer::log_totals(shard);
     let mut clean = true;
     if let Err(e) = shard::upkeep::write_checkpoint(shard).await {
         error!(error = %e, "derived files not flushed; the next start rebuilds them");
         clean = false;
+    }
+    if let Err(e) = timer::save(shard, true).await {
+        warn!(error = %e, "progress of timers not saved; some will be delivered again");
     }
     if let Err(e) = control::save_all(shard).await {
         error!(error = %e, "tables not saved");

@@ -11,6 +11,7 @@ pub mod headers;
 pub mod message;
 pub mod names;
 pub mod properties;
+pub mod recall;
 pub mod record;
 pub mod settings;
 pub mod types;

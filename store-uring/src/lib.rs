@@ -23,6 +23,10 @@ mod seeded;
 #[cfg(feature = "seeded-bugs")]
 pub mod seeded;
 pub mod segment;
+pub mod timer;
+pub mod timer_check;
+pub mod timer_log;
+pub mod timer_wheel;
 pub mod turn;
 
 use std::path::PathBuf;

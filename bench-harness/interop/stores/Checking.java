@@ -204,6 +204,18 @@ final class Checking {
             }
             judged++;
         }
+        for (Ledger.Pending pending : ledger.timed) {
+            if (pending.leg() == leg - 1) {
+                long from = ledger.queues.get(pending.topic()).get(0).max();
+                await("'" + pending.text() + "'", PATIENCE_SECONDS, () -> counts(pending.topic(), from).containsKey(pending.text()));
+                for (byte[] record : clients.wire.pull(pending.topic(), 0, from)) {
+                    MessageExt message = Wire.decode(record);
+                    that(!Arrays.equals(message.getBody(), Writing.text(pending.text())) || message.getStoreTimestamp() >= pending.dueMillis(),
+                        () -> "'" + pending.text() + "' came too early");
+                }
+                judged++;
+            }
+        }
         for (Ledger.Pending pending : ledger.longDelayed) {
             that(!counts(Writing.DELAY, clients.wire.min(Writing.DELAY, 0)).containsKey(pending.text()), () -> pending.text() + " came");
         }

@@ -34,6 +34,8 @@ final class Ledger {
     final List<Pending> delayed = new ArrayList<>();
     /** Due in half an hour: must stay where they are. */
     final List<Pending> longDelayed = new ArrayList<>();
+    /** Due in the next leg, at least once: by a time of their own. */
+    final List<Pending> timed = new ArrayList<>();
     final List<Pending> halves = new ArrayList<>();
     final Set<String> committed = new HashSet<>();
     final Set<String> never = new HashSet<>();

@@ -284,7 +284,18 @@ final class Writing {
         SendResult result = send(retried, 0);
         clients.wire.sendBack(GROUP, clients.wire.view(KINDS, result.getOffsetMsgId()), NEXT_LEG);
         ledger.delayed.add(new Ledger.Pending(RETRY, "sent back " + leg, leg, System.currentTimeMillis() + NEXT_LEG_MILLIS));
-        return "2 delivered, 4 pending for the next leg, 1 for long";
+        long due = System.currentTimeMillis() + NEXT_LEG_MILLIS;
+        for (int i = 0; i < 3; i++) {
+            Message timed = message(DELAY, "Timed", List.of("timed" + leg), "timed " + leg + " " + i);
+            timed.setDeliverTimeMs(due + i * 300);
+            that(clients.producer.send(timed).getRecallHandle() != null, () -> "no recall handle");
+            ledger.timed.add(new Ledger.Pending(DELAY, "timed " + leg + " " + i, leg, due + i * 300));
+        }
+        Message far = message(DELAY, "Far", List.of("far"), "timed for long " + leg);
+        far.setDelayTimeSec(leg % 2 == 0 ? 1800 : 200_000); // the latter rolls
+        clients.producer.send(far);
+        ledger.longDelayed.add(new Ledger.Pending(DELAY, "timed for long " + leg, leg, Long.MAX_VALUE));
+        return "2 delivered, 7 pending for the next leg, 2 for long";
     }
 
     /**

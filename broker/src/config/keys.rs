@@ -118,7 +118,23 @@ config_keys! {
     "enablePropertyFilter" => property_filter: bool = false, AtOnce;
     "filterSupportRetry" => filter_supports_retry: bool = false, AtOnce;
     "reviveQueueNum" => revive_queues: u32 = 8, Restart;
+
+    // -- timers
     "timerWheelEnable" => timer_wheel: bool = true, Restart;
+    /// Width of a slot. Messages come at their very ms whatever it is.
+    "timerPrecisionMs" => timer_precision_ms: i64 = 1_000, Restart;
+    "timerMaxDelaySec" => timer_max_delay_sec: i64 = 259_200, AtOnce;
+    /// Slots; what is further ahead is enqueued anew on its way.
+    "timerRollWindowSlot" => timer_roll_window_slots: i64 = 172_800, AtOnce;
+    /// Messages on one slot beyond which sends are refused, some at first, from twice as many on all.
+    "timerCongestNumEachSlot" => timer_congest_each_slot: i64 = 2_147_483_647, AtOnce;
+    "timerFlushIntervalMs" => timer_flush_ms: u64 = 1_000, AtOnce;
+    "timerStopEnqueue" => timer_stop_enqueue: bool = false, AtOnce;
+    "timerStopDequeue" => timer_stop_dequeue: bool = false, AtOnce;
+    "mappedFileSizeTimerLog" => timer_log_file_bytes: u64 = 100 << 20, Restart;
+    /// A recall names topic and key of what it takes back, not the key alone.
+    "appendTopicForTimerDeleteKey" => timer_delete_key_with_topic: bool = false, AtOnce;
+    "allowRecallWhenBrokerNotWriteable" => recall_when_not_writable: bool = true, AtOnce;
 
     // -- admission and waiting
     "brokerFastFailureEnable" => fast_failure: bool = true, AtOnce;

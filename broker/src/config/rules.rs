@@ -170,6 +170,18 @@ impl BrokerConfig {
         if self.message_bytes_max == 0 || self.message_bytes_max as u64 > FILE_BYTES_MAX {
             return fault("maxMessageSize", "must be from 1 to 2147483647");
         }
+        if !(1..=60_000).contains(&self.timer_precision_ms) {
+            return fault("timerPrecisionMs", "must be from 1 to 60000");
+        }
+        if !(68..=FILE_BYTES_MAX).contains(&self.timer_log_file_bytes) {
+            return fault("mappedFileSizeTimerLog", "must be from 68 to 2147483647");
+        }
+        if !(2..=604_740).contains(&self.timer_roll_window_slots) {
+            return fault("timerRollWindowSlot", "must be from 2 to 604740");
+        }
+        if !(0..=i64::from(i32::MAX)).contains(&self.timer_max_delay_sec) {
+            return fault("timerMaxDelaySec", "must be from 0 to 2147483647");
+        }
         if !(1..=127).contains(&self.topic_bytes_max) {
             return fault("maxTopicLength", "must be from 1 to 127");
         }
@@ -190,6 +202,7 @@ impl BrokerConfig {
             ("channelExpiredTimeout", self.client_expiry_ms),
             ("transactionCheckInterval", self.transaction_check_ms),
             ("transactionOpBatchInterval", self.transaction_op_batch_ms),
+            ("timerFlushIntervalMs", self.timer_flush_ms),
             ("haSendHeartbeatInterval", self.ha_heartbeat_ms),
             ("haHousekeepingInterval", self.ha_housekeeping_ms),
         ];

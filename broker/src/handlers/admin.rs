@@ -2,7 +2,6 @@
 //! (45, 907, 908).
 //! Source: behaviour sheet 2.7, 12.1, 12.2; wire-protocol sheet 7.5; known fault X01 (what may not be set at run time).
 use crate::config::{BrokerConfig, UpdateError};
-use crate::delay;
 use crate::error::BrokerError;
 use crate::handlers::offset::{bounds, stopping};
 use crate::handlers::stats::{self, Totals};
@@ -11,6 +10,7 @@ use crate::registration;
 use crate::requests::{Answer, Request};
 use crate::shard::Shard;
 use crate::stages;
+use crate::{delay, timer};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
@@ -165,6 +165,7 @@ pub async fn runtime_info(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Respon
     add_disk(&mut table, shard).await;
     add_delay(&mut table, shard).await;
     add_pools(&mut table, shard);
+    add_timers(&mut table, shard).await;
     Ok(Response::ok().body(fastjson::to_vec(&KvTable { table })))
 }
 
@@ -268,7 +269,7 @@ async fn add_delay(table: &mut Table, shard: &Rc<Shard>) {
     }
 }
 
-/// There are no thread pools here: their queues are empty, their capacities as configured. Timers are not served.
+/// There are no thread pools here: their queues are empty, their capacities as configured.
 fn add_pools(table: &mut Table, shard: &Shard) {
     let config = shard.config();
     let cpus = shard.shards as usize; // what the sizes of Apache's pools hang on
@@ -281,12 +282,18 @@ fn add_pools(table: &mut Table, shard: &Shard) {
     put(table, "EndTransactionQueueSize", 0);
     let capacity = config.get("endTransactionPoolQueueCapacity", cpus).unwrap_or_default();
     put(table, "EndTransactionThreadPoolQueueCapacity", capacity);
-    for key in ["timerReadBehind", "timerOffsetBehind", "timerCongestNum"] {
-        put(table, key, 0);
-    }
-    for key in ["timerEnqueueTps", "timerDequeueTps"] {
-        put(table, key, "0.0");
-    }
+}
+
+async fn add_timers(table: &mut Table, shard: &Rc<Shard>) {
+    let timers = &shard.timer;
+    put(table, "timerReadBehind", timers.read_behind_s(shard.now_ms()));
+    put(table, "timerOffsetBehind", timer::behind(shard).await);
+    put(table, "timerCongestNum", timers.waiting());
+    let (enqueue, dequeue) = timers.rates();
+    put(table, "timerEnqueueTps", format!("{enqueue:?}"));
+    put(table, "timerDequeueTps", format!("{dequeue:?}"));
+    // Ours.
+    put(table, "timerSkipped", timers.skipped.get());
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::responses;
 use crate::shard::Shard;
 use crate::shard::appends::NewMessage;
 use crate::snapshot::Topic;
+use crate::timer::put;
 use std::rc::Rc;
 use std::sync::Arc;
 use tracing::{info, warn};
@@ -48,10 +49,12 @@ pub fn make_missing(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
         }
         _ => {
             let h = SendMessage::decode(req.cmd)?;
-            let made = match h.topic.strip_prefix(names::RETRY_PREFIX) {
-                Some(rest) => retry_send(shard, req, &h, rest),
-                None => first_send(shard, req, &h),
-            };
+            let made = put::check_congestion(shard, h.properties).and_then(|()| {
+                match h.topic.strip_prefix(names::RETRY_PREFIX) {
+                    Some(rest) => retry_send(shard, req, &h, rest),
+                    None => first_send(shard, req, &h),
+                }
+            });
             made.or_else(|e| Ok(Answer::Now(with_region(shard, responses::of_error(&e)))))
         }
     }

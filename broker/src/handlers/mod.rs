@@ -12,6 +12,7 @@ pub mod relay;
 pub mod send;
 pub mod send_back;
 pub mod stats;
+pub mod timer;
 pub mod topic;
 pub mod transaction;
 

@@ -4,6 +4,7 @@ use crate::requests::{Answer, Request};
 use crate::shard::Shard;
 use crate::shard::appends::{KeyProps, PendingSend, Receipt, Refusal, RunBuilder};
 use crate::snapshot::{Topic, TopicTable};
+use crate::timer::put::{self, Fate, Wish};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -16,6 +17,7 @@ use uringmq_proto::headers::Header;
 use uringmq_proto::headers::send::SendMessage;
 use uringmq_proto::message::{self, UniqKeys, prop, sys_flag};
 use uringmq_proto::names;
+use uringmq_proto::recall;
 use uringmq_proto::record::{EncodeError, NewRecord};
 use uringmq_proto::types::QueueKey;
 
@@ -27,10 +29,12 @@ struct SendProps<'a> {
     wait: bool,
     /// TRAN_MSG is true.
     half: bool,
-    timer: bool,
+    timer: Wish<'a>,
     /// POP_CK, or something the broker sets itself: the text is copied without them.
     to_drop: bool,
     inner: bool,
+    /// For the answer, when it waits for its time; empty otherwise.
+    recall: String,
 }
 
 /// What of a half message only the broker says.
@@ -56,9 +60,11 @@ impl<'a> SendProps<'a> {
                 prop::WAIT => p.wait = !value.eq_ignore_ascii_case("false"),
                 prop::DELAY => p.delay = Some(value),
                 prop::TRAN_MSG => p.half = value.eq_ignore_ascii_case("true"),
-                prop::TIMER_DELAY_SEC | prop::TIMER_DELAY_MS | prop::TIMER_DELIVER_MS | prop::TIMER_DEL_UNIQKEY => {
-                    p.timer = true;
-                }
+                prop::TIMER_DELAY_SEC
+                | prop::TIMER_DELAY_MS
+                | prop::TIMER_DELIVER_MS
+                | prop::TIMER_OUT_MS
+                | prop::TIMER_DEL_UNIQKEY => p.timer.take(name, value),
                 prop::INNER_NUM | prop::INNER_MULTI_DISPATCH => p.inner = true,
                 name if SET_BY_BROKER.contains(&name) => p.to_drop = true,
                 _ => {}
@@ -173,9 +179,6 @@ fn send_one(
         let remark = format!("the broker[{}] sending transaction message is forbidden", config.broker_ip1);
         return Err(BrokerError::refused(code::NO_PERMISSION, remark));
     }
-    if delay == 0 && props.timer {
-        return Err(BrokerError::refused(code::SYSTEM_ERROR, "accurate timer message is not enabled"));
-    }
     if props.inner || h.sys_flag & sys_flag::INNER_BATCH != 0 {
         return Err(illegal(config.message_bytes_max));
     }
@@ -198,7 +201,22 @@ fn send_one(
         return store_one(shard, req, h, (&kept, &more), &props, (half_topic, 0, queue));
     }
     if delay == 0 {
-        return store_one(shard, req, h, (text, &more), &props, (topic, queue, queue));
+        let Fate::Waits { out_ms } = props.timer.fate(&config, now)? else {
+            return store_one(shard, req, h, (text, &more), &props, (topic, queue, queue));
+        };
+        // How full a slot is only shard 0 knows.
+        if !req.retried && put::has_limit(&config) {
+            return shard.ask_control(req);
+        }
+        let timer_topic = topics
+            .get(names::WHEEL_TIMER_TOPIC)
+            .ok_or_else(|| BrokerError::NoTopic(names::WHEEL_TIMER_TOPIC.into()))?;
+        put::push_times(more.to_mut(), out_ms, &topic.name, queue);
+        if !topic.name.starts_with(names::RETRY_PREFIX) {
+            let uniq_key = props.keys.uniq_key.unwrap_or_default();
+            props.recall = recall::handle(&topic.name, &config.broker_name, out_ms + 1, uniq_key);
+        }
+        return store_one(shard, req, h, (text, &more), &props, (timer_topic, 0, queue));
     }
     let schedule =
         topics.get(names::SCHEDULE_TOPIC).ok_or_else(|| BrokerError::NoTopic(names::SCHEDULE_TOPIC.into()))?;
@@ -206,7 +224,7 @@ fn send_one(
     message::push_property(more.to_mut(), prop::REAL_QID, &queue.to_string());
     props.keys.delay_level = delay;
     let place = (&**schedule, delay as u32 - 1, queue);
-    if props.delay.and_then(|d| d.parse::<i32>().ok()) == Some(delay) && !props.timer {
+    if props.delay.and_then(|d| d.parse::<i32>().ok()) == Some(delay) && !props.timer.has_time() {
         return store_one(shard, req, h, (text, &more), &props, place);
     }
     // A clamped level, and the timer properties that it overrules, are rewritten.
@@ -272,6 +290,7 @@ fn store_one(
         queue_id: asked_queue,
         uniq_key: SmallVec::from_slice(props.keys.uniq_key.unwrap_or("").as_bytes()),
         batch_lens: Box::default(),
+        recall: props.recall.as_str().into(),
         held_bytes: run.bytes(),
     };
     count_put(shard, 1, run.bytes());
@@ -310,7 +329,11 @@ fn send_batch(
     }
     let text = h.properties;
     let props = SendProps::of(text, false);
-    if h.sys_flag & sys_flag::TRANSACTION_MASK != 0 || props.timer || delay_level(shard, &props)? > 0 || props.half {
+    if h.sys_flag & sys_flag::TRANSACTION_MASK != 0
+        || props.timer.has_time()
+        || delay_level(shard, &props)? > 0
+        || props.half
+    {
         return Err(illegal(config.message_bytes_max));
     }
     let Some(conn) = shard.conns.get(req.origin.conn) else { return Ok(Answer::Later) };
@@ -349,6 +372,7 @@ fn send_batch(
         queue_id: queue,
         uniq_key: SmallVec::from_slice(props.keys.uniq_key.unwrap_or("").as_bytes()),
         batch_lens: run.lens().into(),
+        recall: Box::default(),
         held_bytes: run.bytes(),
     };
     count_put(shard, run.lens().len(), run.bytes());
@@ -381,15 +405,20 @@ pub fn answer(shard: &Rc<Shard>, send: PendingSend, outcome: Result<Receipt, Ref
             }
             let config = shard.config.borrow();
             let uniq = std::str::from_utf8(&send.uniq_key).unwrap_or("");
-            let ext: [(Cow<'_, str>, Value<'_>); 6] = [
+            let ext: [(Cow<'_, str>, Value<'_>); 7] = [
                 (Cow::Borrowed("msgId"), Value::Str(Cow::Borrowed(&ids))),
                 (Cow::Borrowed("queueId"), Value::U64(send.queue_id as u64)),
                 (Cow::Borrowed("queueOffset"), Value::U64(receipt.queue_offset.0)),
                 (Cow::Borrowed(prop::MSG_REGION), Value::Str(Cow::Borrowed(&config.region_id))),
                 (Cow::Borrowed(prop::TRACE_ON), Value::Bool(config.trace_on)),
                 (Cow::Borrowed("transactionId"), Value::Str(Cow::Borrowed(uniq))),
+                (Cow::Borrowed("recallHandle"), Value::Str(Cow::Borrowed(&send.recall))),
             ];
-            let ext = if uniq.is_empty() { &ext[..5] } else { &ext[..] };
+            let ext = match (uniq.is_empty(), send.recall.is_empty()) {
+                (true, _) => &ext[..5],
+                (false, true) => &ext[..6],
+                (false, false) => &ext[..],
+            };
             let code = if receipt.replicated { code::SUCCESS } else { code::FLUSH_SLAVE_TIMEOUT };
             let head = Head { code, opaque: send.opaque, flag: FLAG_RESPONSE, remark: None, ext };
             send.conn.write(|out| write_frame(out, &head, &[]));

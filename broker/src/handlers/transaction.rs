@@ -7,6 +7,7 @@ use crate::requests::{Answer, Request};
 use crate::responses;
 use crate::shard::Shard;
 use crate::shard::appends::NewMessage;
+use crate::timer::put::{self, Fate, Wish};
 use std::rc::Rc;
 use tracing::{debug, warn};
 use uringmq_proto::body::topic::TopicFilterType;
@@ -126,6 +127,13 @@ async fn store_committed(shard: &Rc<Shard>, half: &Record<'_>) -> Result<(), Bro
             shard.topic(names::SCHEDULE_TOPIC).ok_or_else(|| BrokerError::NoTopic(names::SCHEDULE_TOPIC.to_owned()))?;
         text = message::without(&text, &[prop::TRAN_MSG]);
         (text, place) = delay::divert(&text, level, levels, real_topic, queue);
+    } else if let Fate::Waits { out_ms } = Wish::of(&text).fate(&shard.config(), shard.now_ms())? {
+        put::check_congestion(shard, &text)?;
+        let timer_topic = shard.topic(names::WHEEL_TIMER_TOPIC);
+        topic = timer_topic.ok_or_else(|| BrokerError::NoTopic(names::WHEEL_TIMER_TOPIC.to_owned()))?;
+        text = message::without(&text, &[prop::TRAN_MSG]);
+        put::push_times(&mut text, out_ms, real_topic, queue);
+        place = 0;
     }
     let kept = half.sys_flag & !sys_flag::TRANSACTION_MASK;
     shard

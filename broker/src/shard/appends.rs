@@ -132,6 +132,8 @@ pub struct PendingSend {
     pub uniq_key: SmallVec<[u8; 40]>,
     /// Record lengths of a batch, for its ids; empty for one message.
     pub batch_lens: Box<[u32]>,
+    /// Of a message that waits for its time; empty otherwise.
+    pub recall: Box<str>,
     pub held_bytes: usize,
 }
 

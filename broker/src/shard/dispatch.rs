@@ -120,6 +120,7 @@ impl Shard {
         self.stages.since(Stage::Dispatch, c.since);
         let any = !woken.is_empty();
         self.wake_held(woken);
+        self.ring_timers();
         if any {
             self.stages.since(Stage::Wake, c.since);
         }
@@ -142,7 +143,10 @@ impl Shard {
         }
         let entry = QueueEntry { phy: e.phy, bytes: e.bytes, tags_code: e.tags_code };
         match queue.cq.append(e.queue_offset, entry) {
-            Appended::Done => queue.touch(woken),
+            Appended::Done => {
+                queue.touch(woken);
+                self.timer.note(e.key);
+            }
             Appended::Known => {}
             Appended::Gap { expected } => {
                 error!(topic = %queue.topic.name, queue = e.key.queue, at = %e.queue_offset, %expected, "queue offset gap");
@@ -200,6 +204,7 @@ impl Shard {
                 self.dispatch.last.set((e.phy, e.store_timestamp_ms));
             });
             self.wake_held(woken);
+            self.ring_timers();
             match walked {
                 Ok(to) if to > at => self.dispatch.at.set(to.0.min(limit.0)),
                 Ok(_) => {

@@ -115,6 +115,8 @@ pub struct Shard {
     pub delay: crate::delay::Delay,
     /// Which transactions are open; shard 0 only.
     pub half_messages: crate::half_message::HalfMessages,
+    /// Messages that wait for a time of their own; shard 0 only, but for what rings it.
+    pub timer: crate::timer::Timers,
     /// What operators ask for beside the counters: samples, the configuration's version; shard 0 only.
     pub figures: crate::handlers::stats::Figures,
     /// Shard 0 only.

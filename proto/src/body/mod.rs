@@ -20,6 +20,7 @@ pub mod pop;
 pub mod register;
 pub mod route;
 pub mod stats;
+pub mod timer;
 pub mod topic;
 
 /// Why a request's body cannot be used; the text is fit for a remark (known fault P06).

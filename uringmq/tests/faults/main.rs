@@ -17,4 +17,5 @@ mod query;
 mod restart;
 mod retry;
 mod store;
+mod timers;
 mod transactions;
