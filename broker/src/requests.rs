@@ -116,6 +116,8 @@ requests! {
     SEND_MESSAGE             => Local,   Write, sync, h::send::send_message;
     SEND_MESSAGE_V2          => Local,   Write, sync, h::send::send_message;
     SEND_BATCH_MESSAGE       => Local,   Write, sync, h::send::send_message;
+    SEND_REPLY_MESSAGE       => Control, Write, task, h::reply::send_reply;
+    SEND_REPLY_MESSAGE_V2    => Control, Write, task, h::reply::send_reply;
     PULL_MESSAGE             => Local,   Read,  sync, h::pull::pull_message, main_only;
     LITE_PULL_MESSAGE        => Local,   Read,  sync, h::pull::pull_message, main_only;
     HEART_BEAT               => Control, Light, sync, h::client::heart_beat;

@@ -44,7 +44,7 @@ pub const BOOT_GROUPS: &[(&str, bool)] = &[
     (TRANS_CONSUMER, false),
 ];
 
-const SYSTEM_TOPICS: &[&str] = &[
+pub const SYSTEM_TOPICS: &[&str] = &[
     AUTO_CREATE_TOPIC,
     SCHEDULE_TOPIC,
     BENCHMARK_TOPIC,

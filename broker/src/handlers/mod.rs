@@ -9,6 +9,7 @@ pub mod offset;
 pub mod pull;
 pub mod query;
 pub mod relay;
+pub mod reply;
 pub mod send;
 pub mod send_back;
 pub mod stats;

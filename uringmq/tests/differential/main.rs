@@ -2,18 +2,19 @@
 //! in `answers/`. Codes, header fields, bodies and records are compared; remarks are shown only, since each broker words its own.
 //!
 //! A case that begins with a line `! reason` is one in which ours is to differ, and then it must. `./test.sh differential` starts
-//! Apache's broker and writes its answers anew; [`DIFFERENTIAL_BROKER`](BROKER_KEY) names a broker that runs already.
+//! Apache's broker and writes its answers anew; [`DIFFERENTIAL_BROKER`](BROKER_KEY) and [`DIFFERENTIAL_NAMESRV`](NAMESRV_KEY) name servers that run already.
 #[path = "../common/mod.rs"]
 mod common;
 mod script;
 mod shown;
 
 use common::Server;
-use script::Case;
+use script::{Case, Servers};
 use std::path::{Path, PathBuf};
 
-/// Environment: the address of Apache's broker, whose answers are to be written.
+/// Environment: the addresses of Apache's broker and NameServer, whose answers are to be written.
 const BROKER_KEY: &str = "DIFFERENTIAL_BROKER";
+const NAMESRV_KEY: &str = "DIFFERENTIAL_NAMESRV";
 
 /// What the servers of both sides are started with.
 const SETTINGS: &str = "brokerName=broker-a\nshards=2\nenablePropertyFilter=true\n";
@@ -63,11 +64,11 @@ fn judged(answers: &str) -> String {
         .to_owned()
 }
 
-fn run_all(area: &str, broker: std::net::SocketAddr) -> Vec<(Case, String)> {
+fn run_all(area: &str, servers: Servers) -> Vec<(Case, String)> {
     cases(area)
         .into_iter()
         .map(|case| {
-            let answers = script::run(&case, broker);
+            let answers = script::run(&case, servers);
             (case, answers)
         })
         .collect()
@@ -84,7 +85,7 @@ fn ours_answers_as_apaches() {
     let mut faults = Vec::new();
     let mut count = 0;
     for area in areas() {
-        let ours = run_all(&area, server.broker);
+        let ours = run_all(&area, Servers { broker: server.broker, namesrv: server.namesrv });
         let file = answers(&area, "ours");
         if std::env::var_os("DIFFERENTIAL_WRITE").is_some() {
             std::fs::write(&file, text_of(&ours)).expect("the answers");
@@ -116,10 +117,13 @@ fn ours_answers_as_apaches() {
 /// Writes Apache's answers. Only where a broker of Apache's is named.
 #[test]
 fn apaches_answers_are_written() {
-    let Ok(broker) = std::env::var(BROKER_KEY) else { return };
-    let broker = broker.parse().unwrap_or_else(|e| panic!("{BROKER_KEY}={broker}: {e}"));
+    let named = |key| {
+        let addr = std::env::var(key).ok()?;
+        Some(addr.parse().unwrap_or_else(|e| panic!("{key}={addr}: {e}")))
+    };
+    let (Some(broker), Some(namesrv)) = (named(BROKER_KEY), named(NAMESRV_KEY)) else { return };
     for area in areas() {
-        let all = run_all(&area, broker);
+        let all = run_all(&area, Servers { broker, namesrv });
         std::fs::write(answers(&area, "apache"), text_of(&all)).expect("the answers");
         println!("{area}: {} cases", all.len());
     }

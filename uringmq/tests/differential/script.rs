@@ -10,7 +10,7 @@
 //! | `settle TOPIC QUEUE MAX` | waits until the queue's end is MAX |
 //! | `> CODE [FIELD=VALUE]... [\| BODY]` | any request |
 //! | `keep NAME FIELD`, `keep NAME @FIELD` | `$NAME` is that field of the last answer, or the log offset in it |
-//! | `client NAME` | another connection |
+//! | `client NAME` | another connection; that of the name `namesrv` is to the NameServer |
 //!
 //! `@name` is a name of the case's own; `\s` in a value is a blank. A line `#` is a comment.
 use super::common::{Client, send_ext};
@@ -53,9 +53,16 @@ pub fn parse(area: &str, text: &str) -> Vec<Case> {
     cases
 }
 
+/// Who is asked.
+#[derive(Clone, Copy)]
+pub struct Servers {
+    pub broker: SocketAddr,
+    pub namesrv: SocketAddr,
+}
+
 /// A run of a case: its connections and what it kept.
 struct Run {
-    broker: SocketAddr,
+    servers: Servers,
     names: Names,
     clients: HashMap<String, Client>,
     client: String,
@@ -65,9 +72,9 @@ struct Run {
 }
 
 /// Runs a case; its commands and their answers.
-pub fn run(case: &Case, broker: SocketAddr) -> String {
+pub fn run(case: &Case, servers: Servers) -> String {
     let mut run = Run {
-        broker,
+        servers,
         names: Names::of(&case.area, case.number),
         clients: HashMap::new(),
         client: "a".to_owned(),
@@ -115,8 +122,8 @@ impl Run {
     }
 
     fn client(&mut self) -> &mut Client {
-        let broker = self.broker;
-        self.clients.entry(self.client.clone()).or_insert_with(|| Client::connect(broker))
+        let to = if self.client == "namesrv" { self.servers.namesrv } else { self.servers.broker };
+        self.clients.entry(self.client.clone()).or_insert_with(|| Client::connect(to))
     }
 
     fn call(&mut self, line: &str, code: i32, fields: &[(&str, &str)], body: &[u8]) {

@@ -123,6 +123,8 @@ const QUEUE: [Field; 2] = [must("topic", Text, "P"), must("queueId", Int, "0")];
 pub const BROKER: &[Request] = &[
     message(10, LONG),
     message(310, LETTERS),
+    message(324, LONG),
+    message(325, LETTERS),
     Request { body: "\0\0\0\x17\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01x\0\0", ..message(320, LETTERS) },
     head(11, PULL),
     head(361, PULL),
