@@ -119,7 +119,7 @@ public final class Stores {
         String address = speaksIpv6(chain, leg) ? "[::1]:" + port : "127.0.0.1:" + port;
         try (Clients clients = new Clients(nameServer, address, leg)) {
             if (leg > 1) {
-                new Checking(ledger, clients, address, leg).all(checks, where);
+                new Checking(ledger, clients, address, leg, chain.kill).all(checks, where);
             }
             if (chain.rivals && leg > 1 && leg < chain.legs.size()) {
                 rival(make == Broker.Make.OURS ? Broker.Make.APACHE : Broker.Make.OURS, where, dir, store, nameServer);
