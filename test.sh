@@ -180,8 +180,8 @@ run_stage() {
   esac
 }
 
-CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores pairs interop interop-1 interop-3)
-LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 differential big)
+CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3)
+LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 pairs differential big)
 
 case ${1:-} in
   '') STAGES=("${CI_STAGES[@]}") ;;
