@@ -416,12 +416,8 @@ impl Level {
 
     /// The bytes of an entry's record, or why there are none. An error is worth another try.
     async fn read(&self, entry: Entry) -> Result<Result<Vec<u8>, &'static str>, StoreError> {
-        let mut bytes = Vec::with_capacity(entry.bytes as usize);
-        match self.shard.read_record(entry.phy, entry.bytes, &mut bytes).await {
-            Ok(()) => Ok(Ok(bytes)),
-            Err(StoreError::OutOfRange(_) | StoreError::Corrupt { .. }) => Ok(Err("its record is gone or damaged")),
-            Err(e) => Err(e),
-        }
+        let bytes = self.shard.stored_record(entry.phy, entry.bytes).await?;
+        Ok(bytes.ok_or("its record is gone or damaged"))
     }
 
     /// Leaves the copy of a waiting record for the writer, or says why it can never be delivered. An error is worth another try.
@@ -434,19 +430,8 @@ impl Level {
         // A checksum of the waiting record would be wrong in its copy.
         let without_crc =
             record.properties.contains(prop::CRC32).then(|| message::without(record.properties, &[prop::CRC32]));
-        let copy = NewMessage {
-            topic: &topic,
-            queue,
-            flag: record.flag,
-            sys_flag: record.sys_flag,
-            born_timestamp_ms: record.born_timestamp_ms,
-            born_host: record.born_host,
-            reconsume_times: record.reconsume_times,
-            prepared_transaction_offset: 0,
-            body: record.body,
-            properties: without_crc.as_deref().unwrap_or(record.properties),
-            wait_durable: false,
-        };
+        let properties = without_crc.as_deref().unwrap_or(record.properties);
+        let copy = NewMessage::copy_of(&record, &topic, queue, properties);
         match self.shard.gather(&copy) {
             Ok(gathered) => Ok(Ok(gathered)),
             Err(StoreError::TooLarge { .. }) => Ok(Err("it is larger than this broker stores")),

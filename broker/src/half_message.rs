@@ -86,16 +86,6 @@ async fn fetch(shard: &Rc<Shard>, (owner, key): (ShardId, QueueKey), from: u64) 
     shard.run_on(owner, move |owner| delay::fetch(owner, key, from)).await.unwrap_or_else(|| Err(stopping()))
 }
 
-/// The stored record of an entry; `None` when it is gone or damaged: no later try would find it.
-async fn read(shard: &Shard, entry: &Entry) -> Result<Option<Vec<u8>>, StoreError> {
-    let mut bytes = Vec::with_capacity(entry.bytes as usize);
-    match shard.read_record(entry.phy, entry.bytes, &mut bytes).await {
-        Ok(()) => Ok(Some(bytes)),
-        Err(StoreError::OutOfRange(_) | StoreError::Corrupt { .. }) => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
 /// The half that stands at the start of `bytes`.
 pub fn half_in(bytes: &[u8]) -> Option<Record<'_>> {
     match record::parse(bytes, false) {
@@ -157,7 +147,7 @@ async fn each_record(
         }
         for entry in &fetched.entries {
             if !entry.is_hole()
-                && let Some(bytes) = read(shard, entry).await?
+                && let Some(bytes) = shard.stored_record(entry.phy, entry.bytes).await?
                 && let Ok(Found::Record(record)) = record::parse(&bytes, false)
             {
                 each(&mut shard.half_messages.halves.borrow_mut(), at, &record);
@@ -360,7 +350,7 @@ async fn visit(shard: &Rc<Shard>, offset: u64, entry: &Entry, began_ms: i64) -> 
         State::Claimed => return Ok(false),
         State::Open => {}
     }
-    let bytes = read(shard, entry).await?;
+    let bytes = shard.stored_record(entry.phy, entry.bytes).await?;
     let Some(half) = bytes.as_deref().and_then(half_in) else {
         warn!(offset, phy = %entry.phy, "half message is gone or damaged; it is passed over");
         return Ok(true);
@@ -426,20 +416,10 @@ async fn store_half(shard: &Rc<Shard>, half: &Record<'_>, properties: &str) -> R
     shard.append(copy).await
 }
 
+/// A half's copy, which is no half by its flags: only its topic says so.
 fn copy_of<'a>(half: &Record<'a>, topic: &'a Arc<Topic>, queue: u32, properties: &'a str) -> NewMessage<'a> {
-    NewMessage {
-        topic,
-        queue,
-        flag: half.flag,
-        sys_flag: half.sys_flag & !sys_flag::TRANSACTION_MASK,
-        born_timestamp_ms: half.born_timestamp_ms,
-        born_host: half.born_host,
-        reconsume_times: half.reconsume_times,
-        prepared_transaction_offset: 0,
-        body: half.body,
-        properties,
-        wait_durable: false,
-    }
+    let sys_flag = half.sys_flag & !sys_flag::TRANSACTION_MASK;
+    NewMessage { sys_flag, ..NewMessage::copy_of(half, topic, queue, properties) }
 }
 
 /// Stores a half where operators find it and [`resume`] takes it from.

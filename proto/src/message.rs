@@ -28,6 +28,8 @@ pub mod sys_flag {
     pub const STORE_HOST_V6: i32 = 0x20;
     pub const NEED_UNWRAP: i32 = 0x40;
     pub const INNER_BATCH: i32 = 0x80;
+    /// What a client's request cannot set: the broker does, by what it knows of the message.
+    pub const OF_BROKER: i32 = BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_MASK;
 }
 
 /// Property names (sheet 13); every name the broker reads or writes is here once.

@@ -188,17 +188,13 @@ pub async fn load_offsets(shard: &Rc<Shard>) -> Result<(), StoreError> {
     let file = &shard.control().offsets_file;
     file.watch.note(shard, OFFSETS_FILE).await;
     file.version.set(stored.data_version.next(stored.data_version.state_version, shard.now_ms()));
-    let rows = Arc::new(stored.offset_table);
-    let count: usize = rows.values().map(|queues| queues.len()).sum();
+    let stored = Arc::new(stored);
+    let count: usize = stored.offset_table.values().map(|queues| queues.len()).sum();
     let import = move |s: Rc<Shard>| {
-        let rows = rows.clone();
+        let stored = stored.clone();
         async move {
             let topics = s.topics.borrow().clone();
-            let flat = rows.iter().flat_map(|(name, queues)| {
-                let queues = queues.iter().filter_map(|(queue, at)| Some((u32::try_from(*queue).ok()?, *at)));
-                queues.map(move |(queue, at)| (name.as_str(), queue, at))
-            });
-            s.offsets.import(s.id, s.shards, &topics, flat);
+            s.offsets.import(s.id, s.shards, &topics, stored.rows());
         }
     };
     if shard.run_on_all(import).await.len() < shard.shards as usize {

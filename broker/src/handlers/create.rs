@@ -164,7 +164,7 @@ fn bury(shard: &Rc<Shard>, req: &Request<'_>, h: &SendMessage<'_>, group: &str) 
     let letter = DeadLetter {
         topic: control::ensure_topic(shard, &names::dlq_topic(group), 1, 0)?,
         flag: h.flag,
-        sys_flag: h.sys_flag & !(sys_flag::BORN_HOST_V6 | sys_flag::STORE_HOST_V6 | sys_flag::TRANSACTION_MASK),
+        sys_flag: h.sys_flag & !sys_flag::OF_BROKER,
         born_timestamp_ms: h.born_timestamp_ms,
         reconsume_times: h.reconsume_times,
         body: req.cmd.body.to_vec(),

@@ -40,12 +40,7 @@ pub async fn view_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Respon
 /// The stored bytes of the record that begins at a commit-log offset; `None` when none does.
 pub async fn read_at(shard: &Shard, offset: i64) -> Result<Option<Vec<u8>>, StoreError> {
     let Ok(phy) = u64::try_from(offset) else { return Ok(None) };
-    let mut bytes = Vec::new();
-    match shard.read_record(PhyOffset(phy), 0, &mut bytes).await {
-        Ok(()) => {}
-        Err(StoreError::OutOfRange(_) | StoreError::Corrupt { .. }) => return Ok(None),
-        Err(e) => return Err(e),
-    }
+    let Some(bytes) = shard.stored_record(PhyOffset(phy), 0).await? else { return Ok(None) };
     match record::parse(&bytes, false) {
         Ok(Found::Record(record)) if record.phy_offset == offset => Ok(Some(bytes)),
         _ => Ok(None),

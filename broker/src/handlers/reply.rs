@@ -2,7 +2,7 @@
 //! `storeReplyMessageEnable`, stored as well, whatever came of the push. On control, which knows the clients.
 //! Source: behaviour sheet 3.9, wire-protocol sheet 5.2.
 use crate::error::BrokerError;
-use crate::handlers::send::with_region;
+use crate::handlers::send::{admit, with_region};
 use crate::requests::Request;
 use crate::responses;
 use crate::shard::Shard;
@@ -16,7 +16,6 @@ use uringmq_proto::command::{Response, Value};
 use uringmq_proto::headers::Header;
 use uringmq_proto::headers::send::SendMessage;
 use uringmq_proto::message::{self, prop, sys_flag};
-use uringmq_proto::names;
 
 /// How long the client that asked may take to take its reply.
 const PUSH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,15 +29,8 @@ pub async fn send_reply(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Response
 async fn try_send(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Response, BrokerError> {
     let h = SendMessage::decode(req.cmd)?;
     let config = shard.config();
-    if shard.now_ms() < config.accept_sends_from_ms {
-        let until = config.accept_sends_from_ms;
-        return Err(BrokerError::refused(code::SYSTEM_ERROR, format!("broker unable to service, until {until}")));
-    }
-    names::check_topic(h.topic).map_err(|e| BrokerError::refused(code::INVALID_PARAMETER, e.to_string()))?;
-    if names::is_send_forbidden(h.topic) || h.topic.starts_with(names::SYSTEM_TOPIC_PREFIX) {
-        let remark = format!("Sending message to topic[{}] is forbidden.", h.topic);
-        return Err(BrokerError::refused(code::NO_PERMISSION, remark));
-    }
+    let now_ms = shard.now_ms();
+    admit(shard, h.topic, now_ms)?;
     let topic = shard.topic(h.topic).ok_or_else(|| BrokerError::NoTopic(h.topic.to_owned()))?;
     if h.queue_id >= topic.config.read_queue_nums.max(topic.config.write_queue_nums) {
         let remark = format!("request queueId[{}] is illegal, topic {:?}", h.queue_id, topic.name);
@@ -49,7 +41,6 @@ async fn try_send(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Response, Brok
         let remark = format!("the message is illegal: a body of {bytes} bytes, limit {max}");
         return Err(BrokerError::refused(code::MESSAGE_ILLEGAL, remark));
     }
-    let now_ms = shard.now_ms();
     let pushed = push(shard, req, &h, now_ms).await;
     let queue = u32::try_from(h.queue_id).unwrap_or(0);
     let mut stored = None;
@@ -61,7 +52,7 @@ async fn try_send(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Response, Brok
             topic: &topic,
             queue,
             flag: h.flag,
-            sys_flag: h.sys_flag & !(sys_flag::BORN_HOST_V6 | sys_flag::STORE_HOST_V6 | sys_flag::TRANSACTION_MASK),
+            sys_flag: h.sys_flag & !sys_flag::OF_BROKER,
             born_timestamp_ms: h.born_timestamp_ms,
             born_host: req.origin.peer,
             reconsume_times: h.reconsume_times,

@@ -92,19 +92,25 @@ pub(super) fn with_region(shard: &Shard, response: Response) -> Response {
     response.with(prop::MSG_REGION, config.region_id.clone()).with(prop::TRACE_ON, config.trace_on)
 }
 
+/// Whether anything may be sent now, and to a topic of this name. Source: behaviour sheet 3.2, rows 4, 6 and 7.
+pub(super) fn admit(shard: &Shard, topic: &str, now_ms: i64) -> Result<(), BrokerError> {
+    let until = shard.config.borrow().accept_sends_from_ms;
+    if now_ms < until {
+        return Err(BrokerError::refused(code::SYSTEM_ERROR, format!("broker unable to service, until {until}")));
+    }
+    names::check_topic(topic).map_err(|e| BrokerError::refused(code::INVALID_PARAMETER, e.to_string()))?;
+    if names::is_send_forbidden(topic) || topic.starts_with(names::SYSTEM_TOPIC_PREFIX) {
+        let remark = format!("Sending message to topic[{topic}] is forbidden.");
+        return Err(BrokerError::refused(code::NO_PERMISSION, remark));
+    }
+    Ok(())
+}
+
 fn try_send(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError> {
     let h = SendMessage::decode(req.cmd)?;
     let config = shard.config();
     let now = shard.now_ms();
-    if now < config.accept_sends_from_ms {
-        let until = config.accept_sends_from_ms;
-        return Err(BrokerError::refused(code::SYSTEM_ERROR, format!("broker unable to service, until {until}")));
-    }
-    names::check_topic(h.topic).map_err(|e| BrokerError::refused(code::INVALID_PARAMETER, e.to_string()))?;
-    if names::is_send_forbidden(h.topic) || h.topic.starts_with(names::SYSTEM_TOPIC_PREFIX) {
-        let remark = format!("Sending message to topic[{}] is forbidden.", h.topic);
-        return Err(BrokerError::refused(code::NO_PERMISSION, remark));
-    }
+    admit(shard, h.topic, now)?;
     // Borrowed, not cloned: a counter that all cores touch would cost more than the rest of the checks.
     let topics = shard.topics.borrow();
     let to_control = h.topic.starts_with(names::RETRY_PREFIX);
@@ -301,7 +307,7 @@ fn store_one(
 
 /// The client's flags but what only the broker sets.
 fn sys_flags(asked: i32, topic: &Topic) -> i32 {
-    let mut flags = asked & !(sys_flag::BORN_HOST_V6 | sys_flag::STORE_HOST_V6 | sys_flag::TRANSACTION_MASK);
+    let mut flags = asked & !sys_flag::OF_BROKER;
     if topic.config.topic_filter_type == TopicFilterType::MultiTag {
         flags |= sys_flag::MULTI_TAGS;
     }

@@ -173,19 +173,8 @@ async fn put(
     queue: u32,
     properties: &str,
 ) -> Result<(), BrokerError> {
-    let copy = NewMessage {
-        topic,
-        queue,
-        flag: record.flag,
-        sys_flag: record.sys_flag,
-        born_timestamp_ms: record.born_timestamp_ms,
-        born_host: record.born_host,
-        reconsume_times: record.reconsume_times.saturating_add(1),
-        prepared_transaction_offset: 0,
-        body: record.body,
-        properties,
-        wait_durable: false,
-    };
+    let reconsume_times = record.reconsume_times.saturating_add(1);
+    let copy = NewMessage { reconsume_times, ..NewMessage::copy_of(record, topic, queue, properties) };
     match shard.append(copy).await {
         Ok(_) => Ok(()),
         Err(e) => Err(BrokerError::refused(code::SYSTEM_ERROR, put_status(&e))),

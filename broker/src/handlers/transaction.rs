@@ -136,21 +136,13 @@ async fn store_committed(shard: &Rc<Shard>, half: &Record<'_>) -> Result<(), Bro
         place = 0;
     }
     let kept = half.sys_flag & !sys_flag::TRANSACTION_MASK;
-    shard
-        .append(NewMessage {
-            topic: &topic,
-            queue: place,
-            flag: half.flag,
-            sys_flag: kept | sys_flag::TRANSACTION_COMMIT | if multi_tags { sys_flag::MULTI_TAGS } else { 0 },
-            born_timestamp_ms: half.born_timestamp_ms,
-            born_host: half.born_host,
-            reconsume_times: half.reconsume_times,
-            prepared_transaction_offset: half.phy_offset,
-            body: half.body,
-            properties: &text,
-            wait_durable: true,
-        })
-        .await?;
+    let committed = NewMessage {
+        sys_flag: kept | sys_flag::TRANSACTION_COMMIT | if multi_tags { sys_flag::MULTI_TAGS } else { 0 },
+        prepared_transaction_offset: half.phy_offset,
+        wait_durable: true,
+        ..NewMessage::copy_of(half, &topic, place, &text)
+    };
+    shard.append(committed).await?;
     Ok(())
 }
 

@@ -256,17 +256,13 @@ fn copy_topics(shard: &Rc<Shard>, table: TopicConfigSerializeWrapper) {
 
 /// Every shard takes its part; what the master does not have stays.
 async fn copy_offsets(shard: &Rc<Shard>, table: ConsumerOffsetTable) {
-    let rows = Arc::new(table.offset_table);
+    let table = Arc::new(table);
     shard
         .run_on_all(move |s| {
-            let rows = rows.clone();
+            let table = table.clone();
             async move {
                 let topics = s.topics.borrow().clone();
-                let flat = rows.iter().flat_map(|(name, queues)| {
-                    let queues = queues.iter().filter_map(|(queue, at)| Some((u32::try_from(*queue).ok()?, *at)));
-                    queues.map(move |(queue, at)| (name.as_str(), queue, at))
-                });
-                s.offsets.copy(s.id, s.shards, &topics, flat);
+                s.offsets.copy(s.id, s.shards, &topics, table.rows());
             }
         })
         .await;

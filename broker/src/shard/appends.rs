@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 use uringmq_proto::message::{self, prop};
-use uringmq_proto::record::{self, EncodeError, NewRecord};
+use uringmq_proto::record::{self, EncodeError, NewRecord, Record};
 use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset};
 use uringmq_remoting::connection::Conn;
 use uringmq_store::StoreError;
@@ -213,6 +213,25 @@ pub struct NewMessage<'a> {
     pub properties: &'a str,
     /// Under SYNC_FLUSH: answer only once it is on stable storage.
     pub wait_durable: bool,
+}
+
+impl<'a> NewMessage<'a> {
+    /// What a stored message said of itself, for another place and with other properties. Nobody waits for its sync.
+    pub fn copy_of(record: &Record<'a>, topic: &'a Arc<Topic>, queue: u32, properties: &'a str) -> Self {
+        NewMessage {
+            topic,
+            queue,
+            flag: record.flag,
+            sys_flag: record.sys_flag,
+            born_timestamp_ms: record.born_timestamp_ms,
+            born_host: record.born_host,
+            reconsume_times: record.reconsume_times,
+            prepared_transaction_offset: 0,
+            body: record.body,
+            properties,
+            wait_durable: false,
+        }
+    }
 }
 
 /// A message of broker code on its way to the writer.

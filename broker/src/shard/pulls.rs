@@ -502,6 +502,16 @@ impl Shard {
         }
         self.reader.read_record(phy, bytes, self.marks.readable(), out).await
     }
+
+    /// The stored bytes of one record; `None` when it is gone or damaged: no later try would find it. `bytes` 0 = unknown.
+    pub async fn stored_record(&self, phy: PhyOffset, bytes: u32) -> Result<Option<Vec<u8>>, StoreError> {
+        let mut out = Vec::with_capacity(bytes as usize);
+        match self.read_record(phy, bytes, &mut out).await {
+            Ok(()) => Ok(Some(out)),
+            Err(StoreError::OutOfRange(_) | StoreError::Corrupt { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
 }
 
 /// An answer with the four fields that clients unbox without a look.

@@ -26,12 +26,9 @@ const TOO_LARGE: &str = "it is larger than this broker stores";
 
 /// The bytes at a place of the log; `None` when no later try would find them.
 pub async fn read(shard: &Shard, phy: PhyOffset, bytes: u32) -> Result<Option<Vec<u8>>, StoreError> {
-    let mut out = Vec::with_capacity(bytes as usize);
-    match shard.read_record(phy, bytes, &mut out).await {
-        Ok(()) => Ok(Some(out)),
-        Err(StoreError::OutOfRange(_) | StoreError::Corrupt { .. }) => Ok(None),
+    match shard.stored_record(phy, bytes).await {
         Err(StoreError::Io { source, .. } | StoreError::File { source, .. }) if is_unreadable(&source) => Ok(None),
-        Err(e) => Err(e),
+        read => read,
     }
 }
 
@@ -180,29 +177,13 @@ fn copy(
     queue: u32,
 ) -> Result<Gathered, StoreError> {
     let text = delivered_text(record.properties, waiting.write_ms, shard.now_ms());
-    match shard.gather(&message_of(record, topic, queue, &text)) {
+    match shard.gather(&NewMessage::copy_of(record, topic, queue, &text)) {
         // It had no room for the two stamps.
         Err(StoreError::TooLarge { .. }) => {
             let text = message::without(record.properties, &[prop::CRC32]);
-            shard.gather(&message_of(record, topic, queue, &text))
+            shard.gather(&NewMessage::copy_of(record, topic, queue, &text))
         }
         gathered => gathered,
-    }
-}
-
-fn message_of<'a>(record: &Record<'a>, topic: &'a Arc<Topic>, queue: u32, properties: &'a str) -> NewMessage<'a> {
-    NewMessage {
-        topic,
-        queue,
-        flag: record.flag,
-        sys_flag: record.sys_flag,
-        born_timestamp_ms: record.born_timestamp_ms,
-        born_host: record.born_host,
-        reconsume_times: record.reconsume_times,
-        prepared_transaction_offset: 0,
-        body: record.body,
-        properties,
-        wait_durable: false,
     }
 }
 
@@ -217,7 +198,7 @@ fn delivered_text(properties: &str, enqueued_ms: i64, now_ms: i64) -> String {
 fn roll(shard: &Shard, record: &Record<'_>) -> Result<Gathered, StoreError> {
     let topic = shard.topic(names::WHEEL_TIMER_TOPIC).ok_or_else(stopping)?;
     let text = rolled_text(record, shard.timer.store().wheel.precision_ms());
-    shard.gather(&message_of(record, &topic, 0, &text))
+    shard.gather(&NewMessage::copy_of(record, &topic, 0, &text))
 }
 
 /// The properties of a message that is enqueued anew; its very time in TIMER_DELIVER_MS, since the copy's store time tells it no more.

@@ -24,6 +24,16 @@ pub struct ConsumerOffsetTable {
     pub pull_offset_table: BTreeMap<String, QueueOffsets>,
 }
 
+impl ConsumerOffsetTable {
+    /// `topic@group`, queue and offset of each row; rows of negative queues are left out.
+    pub fn rows(&self) -> impl Iterator<Item = (&str, u32, i64)> + Clone {
+        self.offset_table.iter().flat_map(|(name, queues)| {
+            let queues = queues.iter().filter_map(|(queue, at)| Some((u32::try_from(*queue).ok()?, *at)));
+            queues.map(move |(queue, at)| (name.as_str(), queue, at))
+        })
+    }
+}
+
 /// Progress of the delay levels: level to next queue offset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
