@@ -1,5 +1,6 @@
 //! Topics, messages and offsets, as a client asks for them.
 use super::client::Client;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use uringmq_proto::command::OwnedCommand;
 use uringmq_proto::message::{self, BatchItem};
@@ -366,7 +367,7 @@ impl Client {
     /// 34: a consumer of one topic. `from_where` is e.g. `CONSUME_FROM_LAST_OFFSET`.
     pub fn heartbeat(&mut self, group: &str, topic: &str, expression: (&str, &str), from_where: &str) {
         let (kind, text) = expression;
-        let version = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
+        let version = next_version();
         let tags: Vec<String> = match kind == "TAG" && text != "*" {
             true => text.split("||").map(|tag| format!("\"{}\"", tag.trim())).collect(),
             false => Vec::new(),
@@ -390,4 +391,12 @@ impl Client {
         );
         self.ok(34, &[], body.as_bytes());
     }
+}
+
+/// A subscription's version as clients make it, from the clock; two of one moment differ all the same.
+fn next_version() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64;
+    let before = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(now_ms.max(last + 1)));
+    now_ms.max(before.expect("always some") + 1)
 }

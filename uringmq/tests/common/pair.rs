@@ -1,75 +1,42 @@
 //! A master and its slave, each a process of its own, with a NameServer beside. Ports stay over restarts, as in a real cluster.
 use super::client::Client;
-use super::server::{BINARY, free_port, stop_child, test_dir, wait_for_line};
+use super::server::{Process, free_port, test_dir};
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// One `uringmq` process that can be ended and started again on what it left.
+/// One of them, at an address that stays.
 pub struct Node {
-    child: Option<Child>,
-    server: &'static str,
-    /// With its configuration, its log and its store.
-    pub dir: PathBuf,
+    process: Process,
+    conf: String,
     pub addr: SocketAddr,
 }
 
 impl Node {
-    fn new(server: &'static str, dir: PathBuf, conf: &str, port: u16) -> Self {
+    fn new(server: &'static str, dir: PathBuf, conf: String, port: u16) -> Self {
         std::fs::create_dir_all(&dir).expect("a directory for the node");
-        std::fs::write(dir.join("conf"), conf).expect("the configuration file");
-        Node { child: None, server, dir, addr: SocketAddr::from(([127, 0, 0, 1], port)) }
+        Node { process: Process::new(server, dir), conf, addr: SocketAddr::from(([127, 0, 0, 1], port)) }
     }
 
     pub fn start(&mut self) {
-        assert!(self.child.is_none(), "it runs");
-        let log = std::fs::File::options().create(true).append(true).open(self.dir.join("log")).expect("the log");
-        let mut child = Command::new(BINARY)
-            .args([self.server, "-c", "conf"])
-            .current_dir(&self.dir)
-            .env_remove("NAMESRV_ADDR")
-            .env_remove("RUST_LOG")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .expect("the binary");
-        let ready = wait_for_line(&mut child, "uringmq ready");
-        self.child = Some(child);
-        ready.unwrap_or_else(|why| panic!("{why}; {}", self.log()));
-    }
-
-    /// Everything that it wrote to standard error.
-    pub fn log(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(self.dir.join("log")).expect("the log")).into_owned()
-    }
-
-    pub fn store(&self) -> PathBuf {
-        self.dir.join("store")
+        self.process.start(&self.conf).unwrap_or_else(|why| panic!("{why}"));
     }
 
     pub fn client(&self) -> Client {
         Client::connect(self.addr)
     }
+}
 
-    /// kill -9.
-    pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill(); // it may be gone
-            child.wait().expect("its end");
-        }
-    }
-
-    /// SIGTERM.
-    pub fn stop(&mut self) -> ExitStatus {
-        stop_child(self.child.take().expect("it runs"))
-            .unwrap_or_else(|| panic!("SIGTERM did not end it: {}", self.log()))
+impl Deref for Node {
+    type Target = Process;
+    fn deref(&self) -> &Process {
+        &self.process
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.kill();
+impl DerefMut for Node {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.process
     }
 }
 
@@ -97,12 +64,12 @@ impl Pair {
         let master_conf = conf(master, &at("master").join("store"), of_master);
         let slave_conf = conf(slave, &at("slave").join("store"), "brokerRole=SLAVE\nbrokerId=1\nslaveReadEnable=true");
         let mut pair = Pair {
-            master: Node::new("broker", at("master"), &master_conf, master),
-            slave: Node::new("broker", at("slave"), &slave_conf, slave),
+            master: Node::new("broker", at("master"), master_conf, master),
+            slave: Node::new("broker", at("slave"), slave_conf, slave),
             _namesrv: Node::new(
                 "namesrv",
                 at("namesrv"),
-                &format!("listenPort={namesrv}\nbindAddress=127.0.0.1\n"),
+                format!("listenPort={namesrv}\nbindAddress=127.0.0.1\n"),
                 namesrv,
             ),
             dir,

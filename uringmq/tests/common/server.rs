@@ -3,7 +3,7 @@ use super::client::Client;
 use super::messages::Pull;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,56 +40,27 @@ pub fn test_dir(name: &str) -> PathBuf {
     dir
 }
 
-/// `uringmq standalone` on free ports, its files in a directory of its own. Ends with the value.
-pub struct Server {
+/// One `uringmq` process in a directory of its own, with its configuration and its log there. It can be started again on what it left;
+/// it ends with the value.
+pub struct Process {
     child: Option<Child>,
-    pub broker: SocketAddr,
-    pub namesrv: SocketAddr,
+    /// `standalone`, `broker`, `namesrv`.
+    server: &'static str,
     pub dir: PathBuf,
-    settings: String,
-    health: AtomicU64,
 }
 
-impl Server {
-    /// A fresh store, started. `settings` are lines of its configuration file, over those that every test server has.
-    pub fn start(name: &str, settings: &str) -> Self {
-        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut server = Server {
-            child: None,
-            broker: nowhere,
-            namesrv: nowhere,
-            dir: test_dir(name),
-            settings: settings.to_owned(),
-            health: AtomicU64::new(0),
-        };
-        server.start_again();
-        server
+impl Process {
+    pub fn new(server: &'static str, dir: PathBuf) -> Self {
+        Process { child: None, server, dir }
     }
 
-    pub fn store(&self) -> PathBuf {
-        self.dir.join("store")
-    }
-
-    /// Starts the stopped server on what its store holds now, on new ports.
-    pub fn start_again(&mut self) {
+    /// Starts it with this configuration and waits until it serves. What went wrong otherwise; it was killed then.
+    pub fn start(&mut self, conf: &str) -> Result<(), String> {
         assert!(self.child.is_none(), "it runs");
-        let refusals: Vec<String> = (0..START_TRIES).map_while(|_| self.try_start().err()).collect();
-        assert!(self.child.is_some(), "it does not start: {refusals:#?}");
-    }
-
-    fn try_start(&mut self) -> Result<(), String> {
-        let (broker, namesrv) = (free_port(), free_port());
-        let conf = format!(
-            "brokerIP1=127.0.0.1\nlistenPort={broker}\nnamesrvAddr=127.0.0.1:{namesrv}\nstorePathRootDir={}\n\
-             mappedFileSizeCommitLog=8388608\nmaxHashSlotNum=10000\nmaxIndexNum=40000\nwarmAheadBytes=0\n\
-             cleanFileForciblyEnable=false\n{}\n",
-            self.store().display(),
-            self.settings
-        );
         std::fs::write(self.dir.join("broker.conf"), conf).expect("the configuration file");
         let log = std::fs::File::options().create(true).append(true).open(self.log_path()).expect("the log");
         let mut child = Command::new(BINARY)
-            .args(["standalone", "-c", "broker.conf"])
+            .args([self.server, "-c", "broker.conf"])
             .current_dir(&self.dir)
             .env_remove("NAMESRV_ADDR")
             .env_remove("RUST_LOG")
@@ -100,9 +71,11 @@ impl Server {
             .expect("the binary");
         let ready = wait_for_line(&mut child, "uringmq ready");
         self.child = Some(child);
-        self.broker.set_port(broker);
-        self.namesrv.set_port(namesrv);
         ready.inspect_err(|_| self.kill()).map_err(|why| format!("{why}; {}", self.log()))
+    }
+
+    pub fn runs(&self) -> bool {
+        self.child.is_some()
     }
 
     fn log_path(&self) -> PathBuf {
@@ -114,16 +87,12 @@ impl Server {
         String::from_utf8_lossy(&std::fs::read(self.log_path()).expect("the log")).into_owned()
     }
 
+    pub fn store(&self) -> PathBuf {
+        self.dir.join("store")
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()
-    }
-
-    pub fn client(&self) -> Client {
-        Client::connect(self.broker)
-    }
-
-    pub fn namesrv_client(&self) -> Client {
-        Client::connect(self.namesrv)
     }
 
     /// kill -9.
@@ -138,6 +107,65 @@ impl Server {
     pub fn stop(&mut self) -> ExitStatus {
         stop_child(self.child.take().expect("it runs"))
             .unwrap_or_else(|| panic!("SIGTERM did not end it: {}", self.log()))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// `uringmq standalone` on free ports, its files in a directory of its own. Ends with the value.
+pub struct Server {
+    process: Process,
+    pub broker: SocketAddr,
+    pub namesrv: SocketAddr,
+    settings: String,
+    health: AtomicU64,
+}
+
+impl Server {
+    /// A fresh store, started. `settings` are lines of its configuration file, over those that every test server has.
+    pub fn start(name: &str, settings: &str) -> Self {
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut server = Server {
+            process: Process::new("standalone", test_dir(name)),
+            broker: nowhere,
+            namesrv: nowhere,
+            settings: settings.to_owned(),
+            health: AtomicU64::new(0),
+        };
+        server.start_again();
+        server
+    }
+
+    /// Starts the stopped server on what its store holds now, on new ports.
+    pub fn start_again(&mut self) {
+        let refusals: Vec<String> = (0..START_TRIES).map_while(|_| self.try_start().err()).collect();
+        assert!(self.runs(), "it does not start: {refusals:#?}");
+    }
+
+    fn try_start(&mut self) -> Result<(), String> {
+        let (broker, namesrv) = (free_port(), free_port());
+        let conf = format!(
+            "brokerIP1=127.0.0.1\nlistenPort={broker}\nnamesrvAddr=127.0.0.1:{namesrv}\nstorePathRootDir={}\n\
+             mappedFileSizeCommitLog=8388608\nmaxHashSlotNum=10000\nmaxIndexNum=40000\nwarmAheadBytes=0\n\
+             cleanFileForciblyEnable=false\n{}\n",
+            self.store().display(),
+            self.settings
+        );
+        self.broker.set_port(broker);
+        self.namesrv.set_port(namesrv);
+        self.process.start(&conf)
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.broker)
+    }
+
+    pub fn namesrv_client(&self) -> Client {
+        Client::connect(self.namesrv)
     }
 
     /// What every case checks in the end: the process is up and did not panic, and a healthy client on another connection still sends and
@@ -156,6 +184,19 @@ impl Server {
     }
 }
 
+impl Deref for Server {
+    type Target = Process;
+    fn deref(&self) -> &Process {
+        &self.process
+    }
+}
+
+impl DerefMut for Server {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
@@ -166,7 +207,7 @@ impl Drop for Server {
 }
 
 /// SIGTERM; the exit status, or `None` when that did not end it and it was killed.
-pub fn stop_child(mut child: Child) -> Option<ExitStatus> {
+fn stop_child(mut child: Child) -> Option<ExitStatus> {
     let pid = child.id();
     let sent = Command::new("kill").args(["-TERM", &pid.to_string()]).status();
     assert!(sent.expect("kill").success());
@@ -185,7 +226,7 @@ pub fn stop_child(mut child: Child) -> Option<ExitStatus> {
 }
 
 /// Reads the lines of a process until one starts with `start`; the rest is read and forgotten. What went wrong otherwise.
-pub fn wait_for_line(child: &mut Child, start: &'static str) -> Result<(), String> {
+fn wait_for_line(child: &mut Child, start: &'static str) -> Result<(), String> {
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let (seen, ready) = mpsc::channel();
     std::thread::spawn(move || {

@@ -105,8 +105,6 @@ impl Run {
             ["pull", topic, queue, offset, ref more @ ..] => self.pull(line, topic, queue, offset, more),
             ["beat", group, topic, kind, expression, ref more @ ..] => {
                 let from = more.first().copied().unwrap_or("CONSUME_FROM_FIRST_OFFSET");
-                // Subscriptions have the moment as their version; two of one moment are one.
-                std::thread::sleep(Duration::from_millis(2));
                 self.client().heartbeat(group, topic, (kind, expression), from);
             }
             ["settle", topic, queue, max] => self.settle(topic, queue, max),

@@ -101,7 +101,12 @@ fn sync_flush() {
 
 /// A broker on a disk of its own, with small segments; `None` where this user may not mount.
 fn on_small_disk(name: &str, settings: &str) -> Option<(Server, Disk)> {
-    let Some(disk) = Disk::mount(&test_dir(&format!("full-disk-{name}"))) else {
+    on_disk(name, 0, settings)
+}
+
+/// One of which this percentage is kept for root.
+fn on_disk(name: &str, kept_percent: u8, settings: &str) -> Option<(Server, Disk)> {
+    let Some(disk) = Disk::keeping(&test_dir(&format!("full-disk-{name}")), kept_percent) else {
         println!("not tried: this user may not mount an ext4 image");
         return None;
     };
@@ -158,17 +163,8 @@ fn the_oldest_segment_goes_when_the_next_one_cannot_be_made() {
 /// Most of the disk is kept for root: a broker that took that for used would remove its oldest segments as on a disk that is nearly full.
 #[test]
 fn what_is_kept_for_root_is_not_used() {
-    let dir = test_dir("full-disk-kept");
-    let Some(disk) = Disk::keeping(&dir, 50) else {
-        println!("not tried: this user may not mount an ext4 image");
-        return;
-    };
-    let settings = format!(
-        "storePathRootDir={}\nmappedFileSizeCommitLog=2097152\nshards=2\ncleanFileForciblyEnable=true\ncleanResourceInterval=100\n\
-         deleteCommitLogFilesInterval=0",
-        disk.0.join("store").display()
-    );
-    let server = Server::start("full-disk-server-kept", &settings);
+    let settings = "cleanFileForciblyEnable=true\ncleanResourceInterval=100\ndeleteCommitLogFilesInterval=0";
+    let Some((server, disk)) = on_disk("kept", 50, settings) else { return };
     let mut client = server.client();
     client.create_topic("Kept", 1);
     let body = vec![7; BODY_BYTES];
