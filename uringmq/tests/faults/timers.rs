@@ -96,6 +96,12 @@ fn waiting(client: &mut Client, topic: &str) -> i64 {
     table.timing_count.get(topic).map_or(0, |metric| metric.count)
 }
 
+/// A delivered message can be pulled a moment before it is counted out.
+fn comes_to_wait(client: &mut Client, topic: &str, want: i64) {
+    let came = (0..100_000).any(|_| waiting(client, topic) == want);
+    assert!(came, "{topic}: {} wait, not {want}", waiting(client, topic));
+}
+
 fn each_comes_at_its_time(name: &str, settings: &str) {
     let server = Server::start(name, settings);
     let mut client = server.client();
@@ -233,7 +239,7 @@ fn a_recalled_message_does_not_come() {
     let pulled = client.pull(&Pull::at("recalled", 0, 1));
     assert_eq!(keys(&pulled.messages), ["later"]);
     assert_eq!(call(&mut client, "recalled", &handle).code, 604, "it is too late");
-    assert_eq!(waiting(&mut client, "recalled"), 0);
+    comes_to_wait(&mut client, "recalled", 0);
     server.check_healthy("recalls");
 }
 
@@ -355,7 +361,7 @@ fn what_is_too_far_for_the_window_is_enqueued_anew() {
     assert_eq!(keys(&delivered), ["near", "far"]);
     assert_eq!((delivered[0].prop("TIMER_ROLL_TIMES"), delivered[1].prop("TIMER_ROLL_TIMES")), (None, Some("1")));
     check_times(&mut client, &delivered);
-    assert_eq!(waiting(&mut client, "rolled").min(0), 0);
+    comes_to_wait(&mut client, "rolled", 0);
     server.check_healthy("a roll");
 }
 
@@ -398,7 +404,7 @@ fn progress_is_told_in_apaches_bytes() {
     }
     send(&mut client, "check", "now", &[("TIMER_DELAY_MS", "100")]);
     wait_for(&mut client, "check", 1);
-    assert_eq!(waiting(&mut client, "check"), 3);
+    comes_to_wait(&mut client, "check", 3);
     server.stop();
     let bytes = std::fs::read(server.store().join("config/timercheck")).expect("the file");
     let number = |field: usize| i64::from_be_bytes(bytes[field * 8..field * 8 + 8].try_into().expect("8 bytes"));
