@@ -7,10 +7,17 @@ BROKER_NAME=broker-a
 TARGET_PIDS=()
 READY_SECONDS=${READY_SECONDS:-60}
 
-# Prints a NameServer port and a broker port. The broker's neighbours are free too: Apache binds port-2 and port+1 beside it.
+# Prints a NameServer port and a broker port. The broker's neighbours are free too: Apache binds port-2 and port+1 beside it. Neither is
+# one that the kernel gives to outgoing connections: a client that knocks while a broker is down could be given its very port.
 free_ports() {
   python3 - <<'PY'
+import random
 import socket
+
+with open("/proc/sys/net/ipv4/ip_local_port_range") as f:
+    end = int(f.read().split()[0])
+if end <= 20000:
+    end = 65535
 
 def bind(port):
     s = socket.socket()
@@ -18,16 +25,14 @@ def bind(port):
     return s
 
 while True:
-    namesrv = bind(0)
-    broker = bind(0)
-    held = [namesrv, broker]
+    namesrv, broker = random.sample(range(10000, end - 1), 2)
+    held = []
     try:
-        port = broker.getsockname()[1]
-        held += [bind(port - 2), bind(port - 1), bind(port + 1)]
-    except (OSError, OverflowError):
+        held += [bind(port) for port in (namesrv, broker - 2, broker - 1, broker, broker + 1)]
+    except OSError:
         continue
     else:
-        print(namesrv.getsockname()[1], port)
+        print(namesrv, broker)
         break
     finally:
         for s in held:

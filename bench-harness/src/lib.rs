@@ -13,6 +13,7 @@ mod kill;
 mod load;
 mod null;
 mod peer;
+mod ports;
 mod process;
 mod pull;
 mod report;
@@ -26,6 +27,8 @@ use std::future::Future;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use ports::free_port;
 
 /// Measure a broker: load, drain, end-to-end latency, kill -9, comparison with Apache's
 #[derive(Args, Debug)]

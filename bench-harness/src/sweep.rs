@@ -5,12 +5,13 @@ use crate::error::BenchError;
 use crate::load::{Kind, Load, Pace, Plan};
 use crate::on_executor;
 use crate::peer::Caller;
+use crate::ports::free_port;
 use crate::process::{Server, shown};
 use crate::report::{Figures, escaped, median, print_json};
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -146,7 +147,8 @@ pub(crate) fn main(args: SweepArgs) -> Result<(), BenchError> {
 
 /// One combination once: a broker on an empty store, the closed loop, the open loop, a clean stop.
 fn measure(args: &SweepArgs, lines: &[String], outcome: &mut Outcome) -> Result<(), BenchError> {
-    let broker = free_port()?;
+    let port = free_port().map_err(BenchError::io("looking for a free port"))?;
+    let broker = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let server = Server::start(&command(args, lines, broker)?)?;
     let load = |pace| Plan {
         topics: vec![TOPIC.to_owned()],
@@ -211,19 +213,6 @@ fn command(args: &SweepArgs, lines: &[String], broker: SocketAddr) -> Result<Str
         None => std::env::current_exe().map_err(BenchError::io("finding this binary"))?,
     };
     Ok(format!("{} broker -c {}", shown(&binary), shown(&file)))
-}
-
-/// One that was free a moment ago, with its neighbour below, where the fast port is.
-fn free_port() -> Result<SocketAddr, BenchError> {
-    let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
-    for _ in 0..100 {
-        let listener = bind(0).map_err(BenchError::io("looking for a free port"))?;
-        let addr = listener.local_addr().map_err(BenchError::io("looking for a free port"))?;
-        if addr.port() > 1026 && bind(addr.port() - 2).is_ok() {
-            return Ok(addr);
-        }
-    }
-    Err(BenchError::Process("no free port with a free one two below".to_owned()))
 }
 
 fn point(lines: &[String], outcome: &Outcome) -> Point {

@@ -3,6 +3,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use uringmq_bench::free_port;
 
 fn uringmq() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uringmq"));
@@ -91,10 +92,6 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 /// Known fault A08.
 #[test]
 fn a_file_that_cannot_be_used_is_named() {
@@ -153,7 +150,7 @@ fn a_file_of_an_old_article_starts_with_warnings() {
         "\u{feff}# a comment\r\nbrokerClusterName = DefaultCluster\r\nbrokerName=broker-a \r\nbrokerIP1=127.0.0.1\r\nlistenPort=0\r\n\
          namesrvAddr=127.0.0.1:{};\r\nstorePathRootDir={}\r\nmapedFileSizeCommitLog=1048576\r\nmapedFileSizeConsumeQueue=300000\r\n\
          storePathConsumeQueue={}\r\nsendMessageThreadPoolNums=128\r\nfileReservedTime=48\r\nbrokerName=broker-b\r\nnoSuchKey=1\r\n",
-        free_port(),
+        free_port().unwrap(),
         dir.0.join("store").display(),
         dir.0.join("elsewhere").display()
     );
@@ -228,7 +225,7 @@ fn benched(words: &str) -> Vec<serde_json::Value> {
 #[test]
 fn every_load_of_the_bench_runs() {
     let dir = Dir::new("bench-loads");
-    let (port, store) = (free_port(), dir.0.join("store"));
+    let (port, store) = (free_port().unwrap(), dir.0.join("store"));
     let conf = format!(
         "brokerIP1=127.0.0.1\nlistenPort={port}\nstorePathRootDir={}\nmappedFileSizeCommitLog=8388608\nshards=2\n",
         store.display()

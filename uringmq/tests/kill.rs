@@ -1,23 +1,10 @@
 //! A small version of the acceptance run: kill -9 under load, with both flush modes; nothing acknowledged may be missing. The judge is
 //! `uringmq bench kill`, which is itself judged here by a broker that forgets.
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use uringmq_bench::free_port;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_uringmq");
-
-/// A port that is free with its neighbours, which a broker may listen on too.
-fn free_port() -> u16 {
-    loop {
-        let first = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = first.local_addr().unwrap().port();
-        let neighbour =
-            |by: i32| u16::try_from(port as i32 + by).ok().and_then(|p| TcpListener::bind(("127.0.0.1", p)).ok());
-        if neighbour(-2).is_some() && neighbour(1).is_some() {
-            return port;
-        }
-    }
-}
 
 /// Runs `bench kill` on a fresh store; `before` is a shell command that precedes each start of the broker, in the store's directory.
 fn kill(name: &str, flush: &str, rounds: u32, before: &str) -> Output {
@@ -28,7 +15,7 @@ fn bench(what: &[&str], name: &str, flush: &str, rounds: u32, before: &str) -> O
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("kill-{name}"));
     let _ = std::fs::remove_dir_all(&dir); // of a run before
     std::fs::create_dir_all(&dir).unwrap();
-    let (port, store) = (free_port(), dir.join("store"));
+    let (port, store) = (free_port().unwrap(), dir.join("store"));
     let conf = format!(
         "brokerIP1=127.0.0.1\nlistenPort={port}\nstorePathRootDir={}\nflushDiskType={flush}\nmappedFileSizeCommitLog=8388608\nshards=2\n\
          flushConsumerOffsetInterval=10\n",

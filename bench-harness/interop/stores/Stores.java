@@ -1,6 +1,7 @@
 package stores;
 
 import java.io.IOException;
+import java.net.BindException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.nio.file.Files;
@@ -12,6 +13,7 @@ import java.util.TreeSet;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
@@ -202,27 +204,29 @@ public final class Stores {
             "");
     }
 
-    /** Its neighbours are free too: a broker binds port - 2 and port + 1 beside it. */
+    /**
+     * Its neighbours are free too: a broker binds port - 2 and port + 1 beside it. It is none that the kernel gives to outgoing
+     * connections: a client that knocks while a broker is down could be given its very port.
+     */
     static int freePort() throws IOException {
-        while (true) {
+        int low = Integer.parseInt(Files.readString(Path.of("/proc/sys/net/ipv4/ip_local_port_range")).strip().split("\\s+")[0]);
+        int end = low > 20_000 ? low : 65_535;
+        for (int tries = 0; tries < 1000; tries++) {
+            int port = ThreadLocalRandom.current().nextInt(10_000, end - 1);
             List<ServerSocket> held = new ArrayList<>();
             try {
-                ServerSocket first = new ServerSocket(0, 1, InetAddress.getLoopbackAddress());
-                held.add(first);
-                int port = first.getLocalPort();
-                for (int neighbour : new int[] {port - 2, port - 1, port + 1}) {
-                    held.add(new ServerSocket(neighbour, 1, InetAddress.getLoopbackAddress()));
+                for (int each = port - 2; each <= port + 1; each++) {
+                    held.add(new ServerSocket(each, 1, InetAddress.getLoopbackAddress()));
                 }
                 return port;
-            } catch (IOException e) {
-                if (held.isEmpty()) {
-                    throw e;
-                }
+            } catch (BindException e) {
+                // another one, then
             } finally {
                 for (ServerSocket socket : held) {
                     socket.close();
                 }
             }
         }
+        throw new IOException("no free port with free neighbours");
     }
 }

@@ -2,7 +2,7 @@
 use super::client::Client;
 use super::messages::Pull;
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -19,17 +19,9 @@ const START_TRIES: usize = 5;
 /// Topic of the healthy client.
 const HEALTH_TOPIC: &str = "healthy-client";
 
-/// A port that is free with its neighbours: a broker also listens on the one two below, and its slaves would call the one above.
+/// One for a server that may be killed and come back there.
 pub fn free_port() -> u16 {
-    loop {
-        let first = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = first.local_addr().expect("bound").port();
-        let neighbour =
-            |by: i32| u16::try_from(port as i32 + by).ok().and_then(|p| TcpListener::bind(("127.0.0.1", p)).ok());
-        if neighbour(-2).is_some() && neighbour(1).is_some() {
-            return port;
-        }
-    }
+    uringmq_bench::free_port().expect("a free port")
 }
 
 /// An empty directory of the test's own.
