@@ -158,7 +158,7 @@ pub async fn save(shard: &Rc<Shard>) -> Result<(), StoreError> {
 pub async fn start(shard: &Rc<Shard>) -> Result<(), StoreError> {
     let config = shard.config();
     let parse = |text: &[u8]| fastjson::from_slice::<DelayOffsetTable>(text).map_err(|e| e.to_string());
-    let stored = json_table::load(&shard.io, &path(shard), parse).await?.unwrap_or_default();
+    let stored = persist::read(&shard.io, &config, FILE, parse).await?.unwrap_or_default();
     shard.delay.watch.note(shard, FILE).await;
     let mut levels = Vec::with_capacity(config.delay_levels.ms.len());
     for level in 1..=config.delay_levels.ms.len() {

@@ -113,7 +113,7 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
             written: AtomicU64::new(opened.end.0),
             durable: AtomicU64::new(opened.end.0),
             readable: AtomicU64::new(opened.end.0),
-            checkpointed: AtomicU64::new(opened.end.0), // recovery wrote one
+            checkpointed: AtomicU64::new(opened.covered.0),
             replicated: AtomicU64::new(0),
             following: AtomicU64::new(0),
             slaves: AtomicU64::new(0),
@@ -217,7 +217,10 @@ fn open_store(store: &StoreConfig, cpu: usize) -> Result<Opened, String> {
         .spawn(move || async move {
             let io = Io::starting();
             let started = Instant::now();
-            let show = |p: Progress| info!(at = %p.at, from = %p.from, to = %p.to, "recovering");
+            let show = |p: Progress| {
+                let (done, of) = ((p.at.0 - p.from.0) >> 20, (p.to.0 - p.from.0) >> 20);
+                info!(at = %p.at, done_mib = done, of_mib = of, mib_per_s = p.bytes_per_s >> 20, "recovering");
+            };
             let opened = open::open(io.clone(), &store, show).await.map_err(|e| e.to_string())?;
             checkpoint::mark_running(&io, &store.root).await.map_err(|e| e.to_string())?;
             info!(
@@ -270,7 +273,7 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         writer = Some(Writer::new(keeper, ops, copier));
     }
     let index = match id == 0 && config.index_enabled {
-        true => Some(Index::open(io.clone(), &parts.store).await.map_err(|e| e.to_string())?),
+        true => Some(open_index(&io, parts).await.map_err(|e| e.to_string())?),
         false => None,
     };
     let control = match id {
@@ -321,6 +324,12 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
     shard.reader.trim(opened.min);
     spawn_roles(&shard, log, config);
     Ok(shard)
+}
+
+async fn open_index(io: &Io, parts: &Parts) -> Result<Index, StoreError> {
+    let index = Index::open(io.clone(), &parts.store).await?;
+    open::index_again(io, &parts.store, &parts.opened, &index).await?;
+    Ok(index)
 }
 
 /// What every single send gets besides its own properties.

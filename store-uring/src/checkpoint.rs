@@ -10,8 +10,8 @@
 //! | 48 | 4048  | zero             |
 //!
 //! All that is not zero lies in one sector, so a write of it is whole or not at all.
-use crate::StoreError;
 use crate::io::{Access, File, Io, Open, is_unreadable, write_all};
+use crate::{StoreError, file_failed as failed};
 use std::io::ErrorKind;
 use std::path::Path;
 use uringmq_proto::types::PhyOffset;
@@ -67,10 +67,6 @@ impl Checkpoint {
     }
 }
 
-fn failed(op: &'static str, path: &Path, source: std::io::Error) -> StoreError {
-    StoreError::File { op, path: path.to_owned(), source }
-}
-
 /// `<root>/checkpoint`; all zero when missing, empty or unreadable, a shorter file is read as padded with zeros.
 pub async fn read<I: Io>(io: &I, root: &Path) -> Result<Checkpoint, StoreError> {
     let path = root.join("checkpoint");
@@ -94,13 +90,18 @@ pub async fn write<I: Io>(io: &I, root: &Path, checkpoint: &Checkpoint) -> Resul
     let path = root.join("checkpoint");
     let mut text = [0; FILE_BYTES];
     checkpoint.encode(&mut text);
-    write_whole(io, root, &path, &text).await
+    write_in_place(io, root, &path, &text).await
 }
 
-/// `abort`: written and synced (directory too) before the first append.
+/// `abort`: written and synced (directory too) before the first append. On a full disk it is empty: its name is the mark.
 pub async fn mark_running<I: Io>(io: &I, root: &Path) -> Result<(), StoreError> {
     let path = root.join("abort");
-    write_whole(io, root, &path, std::process::id().to_string().as_bytes()).await
+    match write_in_place(io, root, &path, std::process::id().to_string().as_bytes()).await {
+        Err(e) if e.is_no_space() && is_marked_running(io, root).await? => {
+            io.sync_dir(root).await.map_err(|e| failed("sync", root, e))
+        }
+        marked => marked,
+    }
 }
 
 /// Whether the store was not stopped cleanly (or is running).
@@ -125,7 +126,8 @@ pub async fn mark_clean<I: Io>(io: &I, root: &Path) -> Result<(), StoreError> {
 }
 
 /// Writes over the start of a file in place, syncs it, and its name when it is new.
-async fn write_whole<I: Io>(io: &I, root: &Path, path: &Path, text: &[u8]) -> Result<(), StoreError> {
+/// `dir` holds it.
+pub(crate) async fn write_in_place<I: Io>(io: &I, dir: &Path, path: &Path, text: &[u8]) -> Result<(), StoreError> {
     let file =
         io.open(path, Open { access: Access::Create, direct: false }).await.map_err(|e| failed("open", path, e))?;
     let before = file.len().await.map_err(|e| failed("stat", path, e))?;
@@ -134,7 +136,7 @@ async fn write_whole<I: Io>(io: &I, root: &Path, path: &Path, text: &[u8]) -> Re
     write_all(&file, 0, buf).await.0.map_err(|e| failed("write", path, e))?;
     file.datasync().await.map_err(|e| failed("sync", path, e))?;
     if before == 0 {
-        io.sync_dir(root).await.map_err(|e| failed("sync", root, e))?;
+        io.sync_dir(dir).await.map_err(|e| failed("sync", dir, e))?;
     }
     Ok(())
 }

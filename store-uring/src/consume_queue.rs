@@ -99,6 +99,8 @@ struct State<F: File> {
     /// A sync failed: what the files hold is unknown, and no later sync may claim it.
     failed: bool,
     destroyed: bool,
+    /// Appended to or read since [`ConsumeQueue::rest`].
+    used: bool,
     writer: Option<(u64, Rc<F>)>,
     reader: Option<(u64, Rc<F>)>,
     chunks: VecDeque<Chunk<F>>,
@@ -177,11 +179,35 @@ impl<I: Io> ConsumeQueue<I> {
             dir_made: false,
             failed: false,
             destroyed: false,
+            used: true,
             writer: None,
             reader: None,
             chunks: VecDeque::new(),
         };
         ConsumeQueue { io, dir, file_bytes, turn: Turn::default(), state: RefCell::new(state) }
+    }
+    /// With entries that recovery could not write, the last ones up to `max`: the next flush tries again.
+    pub fn with_pending(
+        io: I,
+        dir: PathBuf,
+        file_bytes: u64,
+        bounds: (QueueOffset, QueueOffset),
+        pending: &[Entry],
+    ) -> Self {
+        let (min, max) = bounds;
+        let queue = ConsumeQueue::new(io, dir, file_bytes, min, max);
+        {
+            let mut s = queue.state.borrow_mut();
+            s.recent.extend(pending);
+            s.written = max.0.checked_sub(pending.len() as u64).expect("each has its offset");
+        }
+        queue
+    }
+    /// The entries that are in no file yet.
+    pub(crate) fn pending(&self) -> Vec<Entry> {
+        let s = self.state.borrow();
+        let written = s.written.saturating_sub(s.recent_from()) as usize;
+        s.recent.range(written.min(s.recent.len())..).copied().collect()
     }
     pub fn min(&self) -> QueueOffset {
         QueueOffset(self.state.borrow().min)
@@ -201,6 +227,7 @@ impl<I: Io> ConsumeQueue<I> {
     }
     pub fn append(&self, at: QueueOffset, entry: Entry) -> Appended {
         let mut s = self.state.borrow_mut();
+        s.used = true;
         match at.0.cmp(&s.max) {
             std::cmp::Ordering::Less => Appended::Known,
             std::cmp::Ordering::Greater => Appended::Gap { expected: QueueOffset(s.max) },
@@ -214,7 +241,8 @@ impl<I: Io> ConsumeQueue<I> {
     /// Appends up to `count` entries from `from` to `out` when all of them are in memory; false (and nothing added) when the files
     /// must be read. Nothing, and true, when `from` lies outside `min..max`.
     pub fn read_hot(&self, from: QueueOffset, count: usize, out: &mut Vec<Entry>) -> bool {
-        let s = self.state.borrow();
+        let mut s = self.state.borrow_mut();
+        s.used = true;
         if !(s.min..s.max).contains(&from.0) {
             return true;
         }
@@ -231,7 +259,8 @@ impl<I: Io> ConsumeQueue<I> {
     pub async fn read(&self, from: QueueOffset, count: usize, out: &mut Vec<Entry>) -> Result<(), StoreError> {
         let from = from.0;
         let (at, start, wanted) = {
-            let s = self.state.borrow();
+            let mut s = self.state.borrow_mut();
+            s.used = true;
             if !(s.min..s.max).contains(&from) || count == 0 {
                 return Ok(());
             }
@@ -483,6 +512,17 @@ impl<I: Io> ConsumeQueue<I> {
         let s = self.state.borrow();
         let chunks: usize = s.chunks.iter().map(|c| c.count as usize * ENTRY_BYTES).sum();
         s.recent.capacity() * size_of::<Entry>() + chunks + size_of::<Self>()
+    }
+    /// Gives back files and memory if nobody appended or read since the last call.
+    pub fn rest(&self) {
+        if !std::mem::replace(&mut self.state.borrow_mut().used, false) {
+            self.shrink();
+            self.close_idle();
+        }
+    }
+    pub fn holds_files(&self) -> bool {
+        let s = self.state.borrow();
+        s.writer.is_some() || s.reader.is_some()
     }
     /// Gives back the memory of a queue that nobody uses: all but what is in no file yet.
     pub fn shrink(&self) {

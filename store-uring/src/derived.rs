@@ -11,6 +11,8 @@ use crate::consume_queue::ConsumeQueue;
 use crate::index::Index;
 use crate::io::Io;
 use crate::seeded::{Bug, bug};
+use crate::together;
+use std::cell::Cell;
 use std::path::Path;
 use uringmq_proto::types::PhyOffset;
 
@@ -21,11 +23,33 @@ pub struct Synced {
     pub last_ms: i64,
 }
 
+/// More queues of one shard than these do not keep their files open from one flush to the next.
+const FILES_HELD_MAX: usize = 512;
+
+/// Flushes queues, several at once, and bounds how many of them hold files. The first error, once all were tried.
+pub async fn flush_queues<I: Io>(queues: &[&ConsumeQueue<I>]) -> Result<(), StoreError> {
+    let held = queues.iter().filter(|queue| queue.holds_files());
+    held.skip(FILES_HELD_MAX).for_each(|queue| queue.close_idle());
+    let held = Cell::new(queues.iter().filter(|queue| queue.holds_files()).count());
+    let dirty = queues.iter().filter(|queue| queue.dirty());
+    together::all(dirty.map(|queue| flush_one(queue, &held))).await
+}
+
+async fn flush_one<I: Io>(queue: &ConsumeQueue<I>, held: &Cell<usize>) -> Result<(), StoreError> {
+    let before = queue.holds_files();
+    let flushed = queue.flush().await;
+    if !before && queue.holds_files() {
+        match held.get() < FILES_HELD_MAX {
+            true => held.set(held.get() + 1),
+            false => queue.close_idle(),
+        }
+    }
+    flushed
+}
+
 /// Flushes and syncs queues of one store, whose root is `root`. What is appended meanwhile may be left out.
 pub async fn sync_queues<I: Io>(io: &I, root: &Path, queues: &[&ConsumeQueue<I>]) -> Result<(), StoreError> {
-    for queue in queues {
-        queue.flush().await?;
-    }
+    flush_queues(queues).await?;
     if bug(Bug::CheckpointBeforeQueueSync) {
         return Ok(());
     }

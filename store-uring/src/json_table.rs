@@ -1,12 +1,17 @@
 //! Saves small tables (topics, groups, offsets, ...) atomically and reads them back: temporary file, sync, rename, directory sync; the
-//! previous one is kept as `.bak`. Source: store-format sheet 8.1.
+//! previous one is kept as `.bak`, and what was saved is noted beside it ([`crate::table_mark`]). Source: store-format sheet 8.1.
 //!
-//! Order of a save: `<name>.tmp` written and synced; a synced copy of `<name>` becomes `<name>.bak`; `<name>.tmp` becomes `<name>`;
-//! directory synced. At each point `<name>` is there and is a whole table that was once saved. An unreadable `<name>` is moved to
-//! `<name>.broken` when `.bak` is used in its place, so that the next save does not put it over the good `.bak`.
-use crate::StoreError;
-use crate::io::{Access, File, Io, Open, is_unreadable, write_all};
+//! Order of a save: `<name>.tmp` written and synced; a synced copy of `<name>` becomes `<name>.bak`; the mark `<name>.sum` is written and
+//! synced; `<name>.tmp` becomes `<name>`; directory synced. At each point `<name>` is there, is a whole table that was once saved, and is
+//! known to the mark.
+//!
+//! A load takes `<name>` if it can be read, parsed, and is what was saved, or what somebody else wrote (with a warning). Else it takes
+//! `.bak`, and `<name>` is moved to `<name>.broken`, so that the next save does not put it over the good `.bak`. With both bad it is
+//! refused, unless the operator said to start without ([`Broken`]).
+use crate::io::{Access, File, Io, Metadata, Open, is_unreadable, write_all};
 use crate::seeded::{Bug, bug};
+use crate::table_mark::{Content, Mark, Verdict};
+use crate::{StoreError, file_failed as failed};
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -16,33 +21,72 @@ const TABLE_BYTES_MAX: u64 = 1 << 30;
 /// Bytes of one read or write.
 const PIECE_BYTES: usize = 512 * 1024;
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(ending);
     PathBuf::from(name)
 }
 
-fn failed(op: &'static str, path: &Path, source: std::io::Error) -> StoreError {
-    StoreError::File { op, path: path.to_owned(), source }
+fn dir_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("."))
+}
+
+/// What becomes of a table of which neither file is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// The start is refused.
+    Refuse,
+    /// Both are moved to `.broken`; what of them can be parsed at all is used, or an empty table (`startWithoutBrokenTables`).
+    StartWithout,
 }
 
 /// Durable when it returns. The directory must be there. One save of a table at a time.
 pub async fn save<I: Io>(io: &I, path: &Path, text: &[u8]) -> Result<(), StoreError> {
+    let dir = dir_of(path);
+    // A rename that an earlier, failed save left behind must not come back after a crash: the mark would not know it any more.
+    io.sync_dir(dir).await.map_err(|e| failed("sync", dir, e))?;
     let tmp = beside(path, ".tmp");
-    write_synced(io, &tmp, text, !bug(Bug::TableRenamedBeforeSync)).await?;
-    if let Some(Ok(previous)) = read_or_fault(io, path).await? {
-        let backup_tmp = beside(path, ".bak.tmp");
-        write_synced(io, &backup_tmp, &previous, true).await?;
-        let backup = beside(path, ".bak");
-        io.rename(&backup_tmp, &backup).await.map_err(|e| failed("rename", &backup_tmp, e))?;
-    }
-    io.rename(&tmp, path).await.map_err(|e| failed("rename", &tmp, e))?;
-    let dir = path.parent().unwrap_or(Path::new("."));
+    let modified_ms = write_synced(io, &tmp, text, !bug(Bug::TableRenamedBeforeSync)).await?;
+    let before = keep_previous(io, path).await?;
+    let mark = Mark { now: Content::of(text, modified_ms), before };
+    mark.write(io, path).await?;
+    put(io, &tmp, path).await
+}
+
+/// As `save` for a file that people edit: with neither mark nor backup of what they wrote.
+pub async fn save_unmarked<I: Io>(io: &I, path: &Path, text: &[u8]) -> Result<(), StoreError> {
+    let tmp = beside(path, ".tmp");
+    write_synced(io, &tmp, text, true).await?;
+    keep_previous(io, path).await?;
+    put(io, &tmp, path).await
+}
+
+async fn put<I: Io>(io: &I, tmp: &Path, path: &Path) -> Result<(), StoreError> {
+    io.rename(tmp, path).await.map_err(|e| failed("rename", tmp, e))?;
+    let dir = dir_of(path);
     io.sync_dir(dir).await.map_err(|e| failed("sync", dir, e))
 }
 
-/// Makes the file `path` with these contents, synced (`sync` is false only for a seeded bug).
-async fn write_synced<I: Io>(io: &I, path: &Path, text: &[u8], sync: bool) -> Result<(), StoreError> {
+/// Makes the present table the backup. Where that is missing, unreadable or decayed, the backup stays. What the backup holds now.
+async fn keep_previous<I: Io>(io: &I, path: &Path) -> Result<Content, StoreError> {
+    let backup = beside(path, ".bak");
+    let mark = Mark::read(io, path).await?;
+    let decayed = |text: &[u8], meta: &Metadata| mark.is_some_and(|mark| mark.judge(text, meta) == Verdict::Decayed);
+    if let Some(Ok(previous)) = read_or_fault(io, path).await? {
+        let meta = io.metadata(path).await.map_err(|e| failed("stat", path, e))?;
+        if !decayed(&previous, &meta) {
+            let backup_tmp = beside(path, ".bak.tmp");
+            write_synced(io, &backup_tmp, &previous, true).await?;
+            io.rename(&backup_tmp, &backup).await.map_err(|e| failed("rename", &backup_tmp, e))?;
+            return Ok(Content::of(&previous, meta.modified_ms));
+        }
+    }
+    let kept = read_or_fault(io, &backup).await?.and_then(Result::ok);
+    Ok(kept.map_or(Content::default(), |text| Content::of(&text, 0)))
+}
+
+/// Makes the file `path` with these contents, synced (`sync` is false only for a seeded bug). Its time of change, ms.
+async fn write_synced<I: Io>(io: &I, path: &Path, text: &[u8], sync: bool) -> Result<i64, StoreError> {
     let file =
         io.open(path, Open { access: Access::Create, direct: false }).await.map_err(|e| failed("open", path, e))?;
     file.set_len(0).await.map_err(|e| failed("truncate", path, e))?;
@@ -51,50 +95,143 @@ async fn write_synced<I: Io>(io: &I, path: &Path, text: &[u8], sync: bool) -> Re
         buf.as_mut().copy_from_slice(piece);
         write_all(&file, (i * PIECE_BYTES) as u64, buf).await.0.map_err(|e| failed("write", path, e))?;
     }
-    if !sync {
-        return Ok(());
+    if sync {
+        file.sync().await.map_err(|e| failed("sync", path, e))?;
     }
-    file.sync().await.map_err(|e| failed("sync", path, e))
+    Ok(io.metadata(path).await.map_err(|e| failed("stat", path, e))?.modified_ms)
 }
 
-/// The main file if `parse` accepts it, else `.bak` (with a warning); `None` when neither exists; `Refused` when there is one and none
-/// is readable.
+/// A table file as a load finds it; `None` when there is none.
+type Found<T> = Option<Result<T, Fault<T>>>;
+
+struct Fault<T> {
+    what: String,
+    /// It can be parsed all the same.
+    parsed: Option<T>,
+    /// The file is the one that was saved: the mark is about it, and about its backup.
+    ours: bool,
+}
+
+/// [`load_or`] that refuses.
 pub async fn load<I: Io, T>(
     io: &I,
     path: &Path,
     parse: impl Fn(&[u8]) -> Result<T, String>,
 ) -> Result<Option<T>, StoreError> {
-    let parse = |text: Result<Vec<u8>, String>| parse(&text?);
-    let main = read_or_fault(io, path).await?;
-    let main_fault = match main.map(&parse) {
+    load_or(io, path, Broken::Refuse, parse).await
+}
+
+/// The main file if it is good, else `.bak` (with a warning); see the module's head. `None` when neither exists; `Refused`, naming the file,
+/// when there is one and none is good.
+pub async fn load_or<I: Io, T>(
+    io: &I,
+    path: &Path,
+    broken: Broken,
+    parse: impl Fn(&[u8]) -> Result<T, String>,
+) -> Result<Option<T>, StoreError> {
+    let mark = Mark::read(io, path).await?;
+    let main = main_file(io, path, mark, &parse).await?;
+    let fault = match main {
         Some(Ok(table)) => return Ok(Some(table)),
-        Some(Err(what)) => Some(what),
+        Some(Err(fault)) => Some(fault),
         None => None,
     };
-    let backup_path = beside(path, ".bak");
-    let backup = read_or_fault(io, &backup_path).await?;
-    match (backup.map(&parse), main_fault) {
+    let mark = mark.filter(|_| fault.as_ref().is_some_and(|fault| fault.ours));
+    let backup = backup_file(io, path, mark, &parse).await?;
+    match (backup, fault) {
         (Some(Ok(table)), None) => {
             tracing::warn!(path = %path.display(), "table is missing, its backup is used");
             Ok(Some(table))
         }
-        (Some(Ok(table)), Some(what)) => {
-            let broken = beside(path, ".broken");
-            tracing::warn!(path = %path.display(), what, kept_as = %broken.display(), "table is unreadable, its backup is used");
-            io.rename(path, &broken).await.map_err(|e| failed("rename", path, e))?;
+        (Some(Ok(table)), Some(Fault { what, .. })) => {
+            let kept = move_away(io, path).await?;
+            tracing::warn!(path = %path.display(), what, kept_as = %kept.display(), "table is unreadable, its backup is used");
             Ok(Some(table))
         }
         (None, None) => Ok(None),
-        (Some(Err(backup)), None) => Err(refused(path, format!("missing, and its backup is unreadable: {backup}"))),
-        (None, Some(main)) => Err(refused(path, format!("unreadable, and there is no backup: {main}"))),
-        (Some(Err(backup)), Some(main)) => {
-            Err(refused(path, format!("unreadable: {main}; and so is its backup: {backup}")))
-        }
+        (backup, fault) => both_bad(io, path, broken, fault, backup.and_then(Result::err)).await,
     }
 }
 
+async fn main_file<I: Io, T>(
+    io: &I,
+    path: &Path,
+    mark: Option<Mark>,
+    parse: &impl Fn(&[u8]) -> Result<T, String>,
+) -> Result<Found<T>, StoreError> {
+    let Some(text) = read_or_fault(io, path).await? else { return Ok(None) };
+    let meta = io.metadata(path).await.map_err(|e| failed("stat", path, e))?;
+    let ours = mark.is_some_and(|mark| mark.is_of(&meta));
+    let parsed = text.and_then(|text| parse(&text).map(|table| (table, text)));
+    let (table, text) = match parsed {
+        Err(what) => return Ok(Some(Err(Fault { what, parsed: None, ours }))),
+        Ok(parsed) => parsed,
+    };
+    Ok(Some(match mark.map_or(Verdict::Fine, |mark| mark.judge(&text, &meta)) {
+        Verdict::Fine => Ok(table),
+        Verdict::Foreign => {
+            tracing::warn!(path = %path.display(), "table was written by another since it was saved here; it is used as it is");
+            Ok(table)
+        }
+        Verdict::Decayed => {
+            let what = "its checksum is not that of what was saved, and nobody wrote it since".to_owned();
+            Err(Fault { what, parsed: Some(table), ours })
+        }
+    }))
+}
+
+/// With a `mark`, it must be what that knows.
+async fn backup_file<I: Io, T>(
+    io: &I,
+    path: &Path,
+    mark: Option<Mark>,
+    parse: &impl Fn(&[u8]) -> Result<T, String>,
+) -> Result<Found<T>, StoreError> {
+    let Some(text) = read_or_fault(io, &beside(path, ".bak")).await? else { return Ok(None) };
+    let parsed = text.and_then(|text| parse(&text).map(|table| (table, text)));
+    let unknown = "its checksum is not that of what was saved";
+    Ok(Some(match parsed {
+        Err(what) => Err(Fault { what, parsed: None, ours: false }),
+        Ok((table, text)) if mark.is_none_or(|mark| mark.knows(&text)) => Ok(table),
+        Ok((table, _)) => Err(Fault { what: unknown.to_owned(), parsed: Some(table), ours: false }),
+    }))
+}
+
+async fn both_bad<I: Io, T>(
+    io: &I,
+    path: &Path,
+    broken: Broken,
+    main: Option<Fault<T>>,
+    backup: Option<Fault<T>>,
+) -> Result<Option<T>, StoreError> {
+    let text = |fault: &Option<Fault<T>>| fault.as_ref().map(|fault| fault.what.clone());
+    let what = match (text(&main), text(&backup)) {
+        (Some(main), Some(backup)) => format!("unreadable: {main}; and so is its backup: {backup}"),
+        (Some(main), None) => format!("unreadable, and there is no backup: {main}"),
+        (None, backup) => format!("missing, and its backup is unreadable: {}", backup.unwrap_or_default()),
+    };
+    if broken == Broken::Refuse {
+        return Err(refused(path, what));
+    }
+    tracing::error!(path = %path.display(), what, "starting without a table, as startWithoutBrokenTables says");
+    for (there, path) in [(main.is_some(), path.to_owned()), (backup.is_some(), beside(path, ".bak"))] {
+        if there {
+            move_away(io, &path).await?;
+        }
+    }
+    Ok(main.and_then(|fault| fault.parsed).or_else(|| backup.and_then(|fault| fault.parsed)))
+}
+
+/// `<path>.broken`, where it is now.
+async fn move_away<I: Io>(io: &I, path: &Path) -> Result<PathBuf, StoreError> {
+    let broken = beside(path, ".broken");
+    io.rename(path, &broken).await.map_err(|e| failed("rename", path, e))?;
+    Ok(broken)
+}
+
 fn refused(path: &Path, what: String) -> StoreError {
-    let cure = "restore one of the two files, or remove both to start with an empty table";
+    let cure = "restore one of the two files (a hand-made one is taken when its .sum is removed), or set startWithoutBrokenTables=true \
+                for one start";
     StoreError::Refused { path: path.to_owned(), what: format!("{what}; {cure}") }
 }
 
@@ -224,6 +361,99 @@ mod tests {
                 }
             }
         }
+    }
+
+    const MARK: &str = "/s/config/topics.json.sum";
+
+    /// Saved twice, a while apart.
+    fn saved_twice() -> SimIo {
+        let io = disk(1);
+        put(&io, "[17]").unwrap();
+        io.advance_ms(1000);
+        put(&io, "[2345]").unwrap();
+        io.advance_ms(1000);
+        io
+    }
+    fn flip(io: &SimIo, path: &str, bit: u64) {
+        assert!(io.flip_bit(Path::new(path), bit / 8, (bit % 8) as u8));
+    }
+
+    #[test]
+    fn a_flipped_bit_never_makes_another_table() {
+        for bit in 0..6 * 8 {
+            let io = saved_twice();
+            flip(&io, PATH, bit);
+            assert_eq!(get(&io).unwrap().unwrap(), serde_json::json!([17]), "bit {bit} of the table");
+            put(&io, "[99]").unwrap();
+            assert_eq!(io.contents(Path::new(BACKUP)).unwrap(), b"[17]", "what decayed is not kept as the backup");
+            flip(&io, PATH, bit % 32);
+            assert_eq!(get(&io).unwrap().unwrap(), serde_json::json!([17]), "and again");
+
+            let io = saved_twice();
+            flip(&io, PATH, bit); // while it runs: no start looked at it
+            put(&io, "[99]").unwrap();
+            assert_eq!(io.contents(Path::new(BACKUP)).unwrap(), b"[17]");
+            assert_eq!(get(&io).unwrap().unwrap(), serde_json::json!([99]));
+        }
+        for bit in 0..111 * 8 {
+            let io = saved_twice();
+            flip(&io, MARK, bit);
+            assert_eq!(get(&io).unwrap().unwrap(), serde_json::json!([2345]), "bit {bit} of the mark");
+        }
+        for bit in 0..4 * 8 {
+            let io = saved_twice();
+            flip(&io, BACKUP, bit);
+            assert_eq!(get(&io).unwrap().unwrap(), serde_json::json!([2345]), "bit {bit} of the backup");
+            flip(&io, PATH, 9);
+            let error = get(&io).unwrap_err().to_string();
+            assert!(error.contains(PATH) && error.contains("so is its backup"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_another_wrote_is_used() {
+        for text in ["[2344]", "[1, 2, 3]"] {
+            let io = saved_twice();
+            io.plant(Path::new(PATH), text.as_bytes()); // another time, the same or another length
+            let found = get(&io).unwrap().unwrap();
+            assert_eq!(found, serde_json::from_str::<serde_json::Value>(text).unwrap());
+            io.plant(Path::new(PATH), b"rubbish");
+            assert_eq!(get(&io).unwrap().unwrap(), serde_json::json!([17]));
+            let io = saved_twice();
+            io.plant(Path::new(BACKUP), text.as_bytes());
+            io.plant(Path::new(PATH), b"rubbish");
+            assert_eq!(get(&io).unwrap().unwrap(), found, "a backup that another made");
+        }
+        let io = saved_twice();
+        assert!(io.make_unreadable(Path::new(MARK), 0, 512));
+        assert_eq!(get(&io).unwrap().unwrap(), serde_json::json!([2345]));
+        block_on(io.remove(Path::new(MARK))).unwrap();
+        assert_eq!(get(&io).unwrap().unwrap(), serde_json::json!([2345]));
+    }
+
+    #[test]
+    fn with_both_bad_only_the_operators_word_lets_it_start() {
+        let parse = |text: &[u8]| serde_json::from_slice::<serde_json::Value>(text).map_err(|e| e.to_string());
+        let without = |io: &SimIo| block_on(load_or(io, Path::new(PATH), Broken::StartWithout, parse)).unwrap();
+        let io = saved_twice();
+        for path in [PATH, BACKUP] {
+            io.plant(Path::new(path), b"{");
+        }
+        assert!(get(&io).unwrap_err().to_string().contains("startWithoutBrokenTables"));
+        assert_eq!(io.contents(Path::new(PATH)).unwrap(), b"{", "a refusal changes nothing");
+        assert_eq!(without(&io), None);
+        for path in [PATH, BACKUP] {
+            assert_eq!(io.contents(Path::new(path)), None);
+            assert_eq!(io.contents(&beside(Path::new(path), ".broken")).unwrap(), b"{", "kept for who can mend it");
+        }
+        put(&io, "[3]").unwrap();
+        assert_eq!(get(&io).unwrap().unwrap(), serde_json::json!([3]));
+
+        let io = disk(1);
+        put(&io, "[17]").unwrap();
+        flip(&io, PATH, 9);
+        assert!(get(&io).unwrap_err().to_string().contains("no backup"));
+        assert_eq!(without(&io), Some(serde_json::json!([37])), "what can be parsed is better than nothing");
     }
 
     #[test]

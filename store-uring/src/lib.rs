@@ -3,6 +3,7 @@ pub mod batch;
 pub mod checkpoint;
 pub mod commit_log;
 pub mod consume_queue;
+pub mod deleted_topics;
 pub mod derived;
 pub mod dispatch;
 mod event;
@@ -23,10 +24,12 @@ mod seeded;
 #[cfg(feature = "seeded-bugs")]
 pub mod seeded;
 pub mod segment;
+mod table_mark;
 pub mod timer;
 pub mod timer_check;
 pub mod timer_log;
 pub mod timer_wheel;
+mod together;
 pub mod turn;
 
 use std::path::PathBuf;
@@ -69,6 +72,24 @@ pub enum StoreError {
     /// A file that recovery must not guess about; the text says what and the cure.
     #[error("{path}: {what}")]
     Refused { path: PathBuf, what: String },
+}
+
+impl StoreError {
+    /// Whether it heals by itself when the disk (or the quota) has room again.
+    pub fn is_no_space(&self) -> bool {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        match self {
+            StoreError::NoSpace(_) => true,
+            StoreError::Io { source, .. } | StoreError::File { source, .. } => {
+                matches!(source.kind(), StorageFull | QuotaExceeded)
+            }
+            _ => false,
+        }
+    }
+}
+
+fn file_failed(op: &'static str, path: &std::path::Path, source: std::io::Error) -> StoreError {
+    StoreError::File { op, path: path.to_owned(), source }
 }
 
 /// Where the store lies and how big its files are; the broker's configuration in the store's words.

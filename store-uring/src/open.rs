@@ -1,11 +1,15 @@
 //! Opening a store: finds the end of the log, repairs the derived files and hands out plain states that any core can open from.
 //! Runs once at the start, on one executor, before the shards. The work is in [`crate::recovery`].
+use crate::consume_queue::Entry;
+use crate::dispatch;
+use crate::index::Index;
 use crate::io::Io;
-use crate::log_scan::Segments;
+use crate::log_scan::{At, Cursor, Segments};
 use crate::recovery::Recovery;
 use crate::{StoreConfig, StoreError, checkpoint, json_table};
 use std::io::ErrorKind;
 use std::path::Path;
+use uringmq_proto::record;
 use uringmq_proto::types::{PhyOffset, QueueOffset};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +18,8 @@ pub struct QueueState {
     pub queue: u32,
     pub min: QueueOffset,
     pub max: QueueOffset,
+    /// The last entries, when the disk was too full to write them.
+    pub pending: Vec<Entry>,
 }
 
 /// A store ready to run; plain data.
@@ -25,6 +31,10 @@ pub struct Opened {
     pub clean: bool,
     pub queues: Vec<QueueState>,
     pub last_store_timestamp_ms: i64,
+    /// The record that the checkpoint on the disk covers.
+    pub covered: PhyOffset,
+    /// The disk was too full to write keys of records from here on to the index: [`index_again`].
+    pub index_behind: Option<PhyOffset>,
     pub report: RepairReport,
 }
 
@@ -72,9 +82,12 @@ pub struct Progress {
     pub at: PhyOffset,
     pub from: PhyOffset,
     pub to: PhyOffset,
+    /// Since the last word, about a second ago.
+    pub bytes_per_s: u64,
 }
 
-/// Makes the directories of an empty store; otherwise recovers. All derived entries are flushed when it returns. The log behind `end`
+/// Makes the directories of an empty store; otherwise recovers. All derived entries are flushed when it returns, but on a full disk:
+/// then they are handed out with the queues, the checkpoint stays where it was, and flushes write them when there is room. The log behind `end`
 /// is left as it is: [`crate::commit_log::Appender::open`] makes it zeros.
 ///
 /// Errors: `Refused` for what recovery must not guess about (a segment of another length, queues without a log), `Io` and `File`.
@@ -107,6 +120,37 @@ pub async fn open<I: Io>(io: I, config: &StoreConfig, progress: impl FnMut(Progr
     Ok(opened)
 }
 
+/// Puts the keys of `opened.index_behind` into an index that was opened since; in memory, as any keys before they are flushed.
+pub async fn index_again<I: Io>(
+    io: &I,
+    config: &StoreConfig,
+    opened: &Opened,
+    index: &Index<I>,
+) -> Result<(), StoreError> {
+    let Some(from) = opened.index_behind else { return Ok(()) };
+    let segments = Segments::list(io, config, true, &mut Vec::new()).await?;
+    let (_, known) = index.last();
+    let mut cursor = Cursor::new(io.clone(), &segments, from.0);
+    while cursor.at() < opened.end.0 {
+        match cursor.look().await? {
+            At::Record(bytes) => {
+                let at = PhyOffset(cursor.at());
+                let record = cursor.record();
+                let d = dispatch::of_record(&record, at, &config.delay_levels_ms);
+                if at > known || known == PhyOffset(0) {
+                    record::index_key_hashes(d.topic, d.properties, d.sys_flag, |hash| {
+                        index.put(hash, at, d.store_timestamp_ms);
+                    });
+                }
+                cursor.pass(bytes);
+            }
+            At::Bad(_) if cursor.find_next().await? => {}
+            At::Bad(_) | At::End => break,
+        }
+    }
+    Ok(())
+}
+
 /// A report that cannot be kept stops no start: all of it is in the log.
 async fn keep_report<I: Io>(io: &I, config: &StoreConfig, opened: &Opened) {
     #[derive(serde::Serialize)]
@@ -127,7 +171,7 @@ async fn keep_report<I: Io>(io: &I, config: &StoreConfig, opened: &Opened) {
     };
     let text = serde_json::to_vec_pretty(&kept).expect("numbers and strings");
     let path = config.root.join("config").join("repairReport.json");
-    if let Err(e) = json_table::save(io, &path, &text).await {
+    if let Err(e) = json_table::save_unmarked(io, &path, &text).await {
         tracing::warn!(error = %e, "the repair report is not kept");
     }
 }

@@ -1,8 +1,8 @@
 //! Finds where each consume queue begins and ends, reading a few pages of it: the newest file's end by galloping, not by scanning.
 //! Used by recovery only; changes nothing. Source: store-format sheet 4, 13.2.
-use crate::StoreError;
 use crate::consume_queue::{ENTRY_BYTES, Entry, file_start};
 use crate::io::{Access, File, Io, Open, is_unreadable};
+use crate::{StoreError, file_failed as failed};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -47,10 +47,6 @@ impl Trust {
     fn stored(&self, entry: &Option<Entry>) -> bool {
         entry.is_some_and(|e| e.phy.0 >= self.log_min && !(e.is_hole() && e.phy.0 == 0))
     }
-}
-
-fn failed(op: &'static str, path: &Path, source: std::io::Error) -> StoreError {
-    StoreError::File { op, path: path.to_owned(), source }
 }
 
 async fn names<I: Io>(io: &I, dir: &Path) -> Result<Vec<PathBuf>, StoreError> {

@@ -11,6 +11,7 @@
 //!    one is written and the store marked as running, so that a crash in here only makes the next start do the same again.
 use crate::checkpoint::{self, Checkpoint};
 use crate::consume_queue::{Appended, ConsumeQueue, Entry};
+use crate::deleted_topics::{self, Deleted};
 use crate::derived;
 use crate::dispatch::{self, Dispatch};
 use crate::index::{Index, Lost};
@@ -26,9 +27,13 @@ use std::path::PathBuf;
 use uringmq_proto::record;
 use uringmq_proto::types::{PhyOffset, QueueOffset};
 
-/// Log bytes between two flushes of what was rebuilt, and between two reports of progress.
+/// Log bytes between two flushes of what was rebuilt, and between two looks at the clock.
 const FLUSH_EVERY_BYTES: u64 = 32 << 20;
-const PROGRESS_EVERY_BYTES: u64 = 256 << 20;
+const LOOK_EVERY_BYTES: u64 = 1 << 20;
+/// Queues between two looks at it; also so many do not keep their files while more are written.
+const LOOK_EVERY_QUEUES: usize = 500;
+/// How often a long recovery says how far it is.
+const TELL_EVERY_MS: i64 = 1000;
 /// A record that stands further ahead of its queue's end than this says so by damage.
 const HOLES_MAX: u64 = 1_000_000;
 
@@ -42,15 +47,22 @@ pub(crate) struct Recovery<'a, I: Io> {
     /// Position in `queues`.
     by_name: HashMap<String, HashMap<u32, usize>>,
     index: Option<Index<I>>,
-    /// Keys of records below are in the index.
+    /// Keys of records below are in the index; and so they were before the walk.
     index_from: u64,
+    keys_from: u64,
     /// The checkpoint as it is on the disk.
     checkpoint: Checkpoint,
+    /// Store time of the last synced record, when an earlier recovery lowered the checkpoint and did not end; else 0.
+    lowered_from_ms: i64,
+    deleted: Deleted,
     /// Where the present walk began.
     walk_from: u64,
     /// Where the next one has to begin, when this one found predecessors missing.
     deeper: Option<u64>,
     last_record: Option<(u64, i64)>,
+    told_ms: i64,
+    /// The disk is full: entries wait in memory, for whoever takes the queues over.
+    full: bool,
 }
 
 struct Queue<I: Io> {
@@ -64,6 +76,8 @@ struct Queue<I: Io> {
     waiting: bool,
     /// Records of a numbering that began anew, until a second one proves it.
     renumbered: Vec<(u64, Entry)>,
+    /// Entries for which there was no room on the disk.
+    pending: Vec<Entry>,
 }
 
 /// Where the walk starts, which entries are trusted, below what a bad record is damage (0: nowhere).
@@ -86,15 +100,25 @@ impl<'a, I: Io> Recovery<'a, I> {
             by_name: HashMap::new(),
             index: None,
             index_from: 0,
+            keys_from: 0,
             checkpoint: Checkpoint::default(),
+            lowered_from_ms: 0,
+            deleted: Deleted::default(),
             walk_from: 0,
             deeper: None,
             last_record: None,
+            told_ms: 0,
+            full: false,
         }
     }
 
     pub async fn run(mut self, mut progress: impl FnMut(Progress)) -> Result<Opened, StoreError> {
+        self.told_ms = self.io.now_ms();
         self.checkpoint = checkpoint::read(&self.io, &self.config.root).await?;
+        if self.checkpoint.logics_ms == 0 {
+            self.lowered_from_ms = self.checkpoint.physic_ms;
+        }
+        self.deleted = deleted_topics::read(&self.io, &self.config.root).await?;
         let start = self.choose_start().await?;
         self.scan_queues(&start).await?;
         if self.segments.is_empty() {
@@ -178,7 +202,11 @@ impl<'a, I: Io> Recovery<'a, I> {
         let mut notes = Vec::new();
         let found = queue_scan::scan(&self.io, &root, self.config.queue_file_bytes, trust, &mut notes).await?;
         notes.into_iter().for_each(|note| self.report.note(note));
-        for found in found {
+        for mut found in found {
+            if self.deleted.get(&found.topic).is_some_and(|below| found.last_phy.is_some_and(|last| last < *below)) {
+                // A deletion that was cut off left its files.
+                found = QueueFound { topic: found.topic, queue: found.queue, tail: true, ..QueueFound::default() };
+            }
             self.add_queue(found);
         }
         Ok(())
@@ -188,7 +216,16 @@ impl<'a, I: Io> Recovery<'a, I> {
         let at = self.queues.len();
         self.by_name.entry(found.topic.clone()).or_default().insert(found.queue, at);
         let (min, max, last_phy) = (found.min, found.max, found.last_phy);
-        self.queues.push(Queue { found, open: None, min, max, last_phy, waiting: false, renumbered: Vec::new() });
+        self.queues.push(Queue {
+            found,
+            open: None,
+            min,
+            max,
+            last_phy,
+            waiting: false,
+            renumbered: Vec::new(),
+            pending: Vec::new(),
+        });
         at
     }
 
@@ -316,7 +353,10 @@ impl<'a, I: Io> Recovery<'a, I> {
     async fn cut_index(&mut self) -> Result<(), StoreError> {
         match &self.index {
             // Not again in a second walk: it would put the same records once more.
-            Some(index) if self.report.records == 0 => index.cut(PhyOffset(self.index_from)).await,
+            Some(index) if self.report.records == 0 => {
+                self.keys_from = self.index_from;
+                index.cut(PhyOffset(self.index_from)).await
+            }
             _ => Ok(()),
         }
     }
@@ -346,7 +386,8 @@ impl<'a, I: Io> Recovery<'a, I> {
     async fn walk(&mut self, from: u64, mark: u64, progress: &mut impl FnMut(Progress)) -> Result<u64, StoreError> {
         let segments = self.segments;
         let mut cursor = Cursor::new(self.io.clone(), segments, from);
-        let (mut flushed, mut told) = (from, from);
+        let (mut flushed, mut looked) = (from, from);
+        let mut told = from;
         self.report.scanned_from = from;
         self.report.records = 0;
         self.report.damaged.clear();
@@ -363,7 +404,7 @@ impl<'a, I: Io> Recovery<'a, I> {
                 At::End => break,
                 At::Bad(what) => {
                     let bad = cursor.at();
-                    if bad < mark && cursor.find_next().await? {
+                    if self.is_damage(bad, mark, &mut cursor).await? {
                         let to = cursor.at();
                         self.report.note(format!("log {bad}..{to}: {what}; stepped over, all around it is kept"));
                         self.report.damaged.push((bad, to));
@@ -385,15 +426,37 @@ impl<'a, I: Io> Recovery<'a, I> {
                 flushed = at;
                 self.flush().await?;
             }
-            if at - told >= PROGRESS_EVERY_BYTES {
-                told = at;
-                progress(Progress { at: PhyOffset(at), from: PhyOffset(from), to: PhyOffset(segments.limit()) });
-                tracing::info!(at, from, to = segments.limit(), "recovery walks the log");
+            if at - looked >= LOOK_EVERY_BYTES {
+                looked = at;
+                let passed_ms = self.time_to_tell();
+                if let Some(passed_ms) = passed_ms {
+                    let bytes_per_s = (at - told) * 1000 / passed_ms;
+                    told = at;
+                    let (from, to) = (PhyOffset(from), PhyOffset(segments.limit()));
+                    progress(Progress { at: PhyOffset(at), from, to, bytes_per_s });
+                }
             }
         }
         self.report.scanned_bytes = cursor.at() - from;
         self.settle_renumbered().await?;
         Ok(cursor.at())
+    }
+
+    /// Whether a bad stretch lies below what was synced, and whole records follow, at the first of which the cursor is then. A recovery that
+    /// was crashed has lowered the checkpoint's position, not the time of the last synced record: what is older was synced too.
+    async fn is_damage(&self, bad: u64, mark: u64, cursor: &mut Cursor<'_, I>) -> Result<bool, StoreError> {
+        let older = |cursor: &Cursor<'_, I>| cursor.record().store_timestamp_ms < self.lowered_from_ms;
+        Ok((bad < mark || self.lowered_from_ms > 0) && cursor.find_next().await? && (bad < mark || older(cursor)))
+    }
+
+    /// How long ago the last word was, ms, when it is time for the next.
+    fn time_to_tell(&mut self) -> Option<u64> {
+        let now_ms = self.io.now_ms();
+        let passed_ms = now_ms - self.told_ms;
+        (passed_ms >= TELL_EVERY_MS).then(|| {
+            self.told_ms = now_ms;
+            passed_ms as u64
+        })
     }
 
     fn cut_log(&mut self, at: u64, what: &str) {
@@ -413,7 +476,7 @@ impl<'a, I: Io> Recovery<'a, I> {
             });
             self.index_from = d.phy.0 + 1;
         }
-        if !d.queued {
+        if !d.queued || self.is_of_deleted_topic(&d) {
             return Ok(());
         }
         let Some(i) = self.position(&d) else { return Ok(()) };
@@ -435,6 +498,10 @@ impl<'a, I: Io> Recovery<'a, I> {
             return self.renumber(i, d.queue_offset, entry).await;
         }
         self.gap(i, d.queue_offset, entry).await
+    }
+
+    fn is_of_deleted_topic(&self, d: &Dispatch<'_>) -> bool {
+        self.deleted.get(d.topic).is_some_and(|below| d.phy.0 < *below)
     }
 
     fn position(&mut self, d: &Dispatch<'_>) -> Option<usize> {
@@ -613,9 +680,29 @@ impl<'a, I: Io> Recovery<'a, I> {
     }
 
     async fn flush(&mut self) -> Result<(), StoreError> {
-        for q in self.queues.iter().filter_map(|q| q.open.as_ref()).filter(|q| q.dirty()) {
-            q.flush().await?;
-            q.close_idle();
+        if self.full {
+            return Ok(());
+        }
+        match self.flush_all().await {
+            Err(e) if e.is_no_space() => {
+                self.report.note(format!("{e}; what is built again waits in memory until there is room"));
+                self.full = true;
+                Ok(())
+            }
+            flushed => flushed,
+        }
+    }
+
+    async fn flush_all(&mut self) -> Result<(), StoreError> {
+        let dirty = |q: &Queue<I>| q.open.as_ref().is_some_and(ConsumeQueue::dirty);
+        let dirty: Vec<usize> = (0..self.queues.len()).filter(|i| dirty(&self.queues[*i])).collect();
+        for (n, piece) in dirty.chunks(LOOK_EVERY_QUEUES).enumerate() {
+            let open: Vec<_> = piece.iter().filter_map(|i| self.queues[*i].open.as_ref()).collect();
+            derived::flush_queues(&open).await?;
+            open.iter().for_each(|queue| queue.close_idle());
+            if self.time_to_tell().is_some() {
+                tracing::info!(written = n * LOOK_EVERY_QUEUES + piece.len(), of = dirty.len(), "queues built again");
+            }
         }
         match &self.index {
             Some(index) => index.flush().await,
@@ -633,6 +720,7 @@ impl<'a, I: Io> Recovery<'a, I> {
                 self.open_queue(i).await?;
             }
         }
+        deleted_topics::lower(&self.io, &self.config.root, &mut self.deleted, end).await?;
         self.flush().await?;
         let open: Vec<_> = self.queues.iter().filter_map(|q| q.open.as_ref()).collect();
         ConsumeQueue::sync_many(&self.io, &self.config.root, &open).await?;
@@ -640,16 +728,33 @@ impl<'a, I: Io> Recovery<'a, I> {
             if let Some(open) = q.open.take() {
                 q.min = open.min().0.max(q.found.gone_to);
                 q.max = open.max().0;
+                q.pending = open.pending();
             }
         }
-        if let (Some(index), Some((phy, ms))) = (&self.index, self.last_record) {
-            index.mark_indexed(PhyOffset(phy), ms);
-            let index_ms = index.prepare().await?;
-            derived::commit_index(&self.io, &self.config.root, &mut self.checkpoint, index, index_ms).await?;
-        }
+        self.commit_index().await?;
         self.segments.sync(&self.io, self.walk_from, end).await?;
-        self.write_checkpoint().await?;
+        if !self.full {
+            self.write_checkpoint().await?;
+        }
         Ok(self.opened(end))
+    }
+
+    async fn commit_index(&mut self) -> Result<(), StoreError> {
+        let (Some(index), Some((phy, ms)), false) = (&self.index, self.last_record, self.full) else { return Ok(()) };
+        index.mark_indexed(PhyOffset(phy), ms);
+        let (io, root, checkpoint) = (&self.io, &self.config.root, &mut self.checkpoint);
+        let committed = async {
+            let index_ms = index.prepare().await?;
+            derived::commit_index(io, root, checkpoint, index, index_ms).await
+        };
+        match committed.await {
+            Err(e) if e.is_no_space() => {
+                self.report.note(format!("{e}; keys built again wait in memory until there is room"));
+                self.full = true;
+                Ok(())
+            }
+            committed => committed,
+        }
     }
 
     /// A queue that had to be built again, and of which the log has no record any more, goes on with the number it had.
@@ -705,6 +810,7 @@ impl<'a, I: Io> Recovery<'a, I> {
             queue: q.found.queue,
             min: QueueOffset(q.min),
             max: QueueOffset(q.max),
+            pending: q.pending,
         });
         Opened {
             min: PhyOffset(self.segments.min()),
@@ -712,6 +818,8 @@ impl<'a, I: Io> Recovery<'a, I> {
             clean: self.clean,
             queues: queues.collect(),
             last_store_timestamp_ms: self.last_record.map_or(0, |(_, ms)| ms),
+            covered: self.checkpoint.logics_phy,
+            index_behind: (self.full && self.index.is_some()).then_some(PhyOffset(self.keys_from)),
             report: self.report,
         }
     }

@@ -2,9 +2,12 @@
 #![cfg(feature = "sim")]
 mod common;
 use common::*;
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use uringmq_store::StoreError;
 use uringmq_store::checkpoint;
+use uringmq_store::deleted_topics;
 use uringmq_store::io::Io;
 use uringmq_store::io::sim::{Faults, SimIo, block_on};
 
@@ -213,6 +216,41 @@ fn damage_below_the_mark_is_stepped_over_and_told() {
             assert_eq!(there.len(), bodies.len(), "{id:?} keeps its numbering");
             let lost = there.iter().zip(bodies).filter(|(a, b)| a != b).count();
             assert_eq!(lost, (id.0 == "A") as usize, "{id:?}");
+        }
+    }
+}
+
+/// The recovery that steps over it lowers the checkpoint first; crashed at any of its operations, it must not leave a checkpoint by
+/// which the next one takes the damage for the log's end.
+#[test]
+fn damage_is_still_stepped_over_when_the_recovery_was_crashed() {
+    for clean in [true, false] {
+        let (io, model) = prepared(clean);
+        block_on(io.remove(&queue_file(0))).unwrap();
+        let second = PathBuf::from("/s/commitlog").join(format!("{:020}", 8192));
+        let bytes = io.contents(&second).unwrap();
+        let record = bytes.windows(4).position(|w| w == [0xDA, 0xA3, 0x20, 0xA7]).unwrap() as u64;
+        assert!(io.flip_bit(&second, record + 90, 3));
+        let copies: Rc<RefCell<Vec<SimIo>>> = Rc::default();
+        let seen = copies.clone();
+        io.watch(Rc::new(move |copy| seen.borrow_mut().push(copy)));
+        drop(block_on(Store::open(io.clone(), config())).unwrap());
+        io.unwatch();
+        let copies = copies.take();
+        assert!(copies.len() > 5);
+        for (n, copy) in copies.into_iter().enumerate() {
+            for left in [copy.after_kill(), copy.after_crash_of(n as u64)] {
+                let what = format!("clean {clean}, crash at {n}");
+                let store = block_on(Store::open(left, config())).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_eq!(store.opened.report.cut_at, None, "{what}: {:?}", store.opened.report);
+                let found = block_on(store.read_all_but_corrupt());
+                for (id, bodies) in &model {
+                    let there = &found[id];
+                    assert_eq!(there.len(), bodies.len(), "{what}: {id:?} keeps its numbering");
+                    let lost = there.iter().zip(bodies).filter(|(a, b)| a != b).count();
+                    assert_eq!(lost, (id.0 == "A") as usize, "{what}: {id:?}");
+                }
+            }
         }
     }
 }
@@ -479,4 +517,66 @@ fn a_damaged_queue_without_records_keeps_its_number() {
             }
         }
     }
+}
+
+/// The records of a deleted topic are still in the log, and the checkpoint written after its deletion names one when nothing came since. A
+/// directory that is gone without a deletion was lost instead.
+#[test]
+fn a_deleted_queue_stays_away_and_its_next_life_begins_at_0() {
+    for (clean, deleted) in [(true, true), (false, true), (true, false), (false, false)] {
+        for remade in [0, 1, 5] {
+            let io = SimIo::new(1, Faults::none());
+            let what = format!("clean {clean}, deleted {deleted}, then {remade}");
+            block_on(async {
+                let mut store = Store::open(io.clone(), config()).await.unwrap();
+                for (topic, queue, count) in [("A", 0, 3), ("B", 1, 14)] {
+                    for n in 0..count {
+                        store.put(topic, queue, &[body(topic, queue, n)], true).await.unwrap();
+                    }
+                }
+                store.sync().await.unwrap();
+                store.queues.remove(&("B".to_owned(), 1)).expect("it was put to").destroy().await.unwrap();
+                store.sync().await.unwrap();
+                if deleted {
+                    let (end, min) = (store.log.written(), store.opened.min);
+                    deleted_topics::note(&io, Path::new("/s"), ["B"], end, min).await.unwrap();
+                    store.forget("B", 1);
+                    for n in 0..remade {
+                        store.put("B", 1, &[body("B", 1, n)], true).await.unwrap();
+                    }
+                }
+                if clean {
+                    store.stop().await.unwrap();
+                }
+                for io in [io.after_kill(), io.after_crash()] {
+                    let store = Store::open(io, config()).await.unwrap();
+                    let found: Vec<_> =
+                        store.opened.queues.iter().map(|q| (q.topic.as_str(), q.queue, q.max.0)).collect();
+                    let mut expected = vec![("A", 0, 3)];
+                    if !deleted {
+                        expected.push(("B", 1, 14));
+                    } else if remade > 0 {
+                        expected.push(("B", 1, remade as u64));
+                    }
+                    assert_eq!(found, expected, "{what}: {:?}", store.opened.report);
+                }
+            });
+        }
+    }
+}
+
+/// A position behind the log's end would take the records of a topic's next life for those of its last.
+#[test]
+fn positions_of_deleted_topics_never_lie_behind_the_end() {
+    let io = SimIo::new(1, Faults::none());
+    block_on(async {
+        let mut store = Store::open(io.clone(), config()).await.unwrap();
+        store.put("A", 0, &[body("A", 0, 0)], true).await.unwrap();
+        let (end, min) = (store.log.written(), store.opened.min);
+        deleted_topics::note(&io, Path::new("/s"), ["B"], end + 5000, min).await.unwrap();
+        let mut store = Store::open(io.after_kill(), config()).await.unwrap();
+        store.put("B", 1, &[body("B", 1, 0)], true).await.unwrap();
+        let store = Store::open(store.io.after_crash(), config()).await.unwrap();
+        assert_eq!(store.read_all().await.len(), 2, "{:?}", store.opened.report);
+    });
 }

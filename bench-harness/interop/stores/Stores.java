@@ -1,5 +1,6 @@
 package stores;
 
+import com.alibaba.fastjson.JSON;
 import java.io.IOException;
 import java.net.BindException;
 import java.net.InetAddress;
@@ -154,6 +155,7 @@ public final class Stores {
             Files.writeString(conf, conf(make, "127.0.0.1", store, nameServer, freePort(), false));
             Path home = dir.resolve("rival-home");
             Set<Path> before = files(store);
+            Set<String> levels = delayLevels(store);
             String said = Broker.refused(programs, make, conf, dir.resolve("rival-" + make + ".log"), home);
             if (make == Broker.Make.APACHE) {
                 said += Files.readString(home.resolve("logs/rocketmqlogs/store.log"));
@@ -164,8 +166,14 @@ public final class Stores {
             Set<Path> lost = new TreeSet<>(before); // but for its own database of other things
             lost.removeAll(files(store));
             Checks.that(lost.isEmpty(), () -> "removed " + lost);
+            // It empties this one as it ends, which would deliver all delayed messages again.
+            Checks.await("the levels " + levels + " in delayOffset.json", 60, () -> delayLevels(store).equals(levels));
             return told.lines().filter(line -> line.contains(wanted)).findFirst().orElse("");
         });
+    }
+
+    private static Set<String> delayLevels(Path store) throws IOException {
+        return JSON.parseObject(Files.readString(store.resolve("config/delayOffset.json"))).getJSONObject("offsetTable").keySet();
     }
 
     private static Set<Path> files(Path store) throws IOException {

@@ -262,6 +262,9 @@ config_keys! {
     "readCacheBytes" => read_cache_bytes: usize = 32 << 20, Restart;
     /// Ours: how far ahead of the tail a fresh segment is written with zeros; 0 switches it off.
     "warmAheadBytes" => warm_ahead_bytes: u64 = 256 << 20, Restart;
+    /// Ours: a table of the store's `config/` of which neither the file nor its backup is good stops the start; with this, for one start,
+    /// both are moved to `.broken` and the broker goes on without.
+    "startWithoutBrokenTables" => start_without_broken_tables: bool = false, Restart;
     /// Ours: most bytes of one write of the log; rounded up to a multiple of 4096. With its three extra blocks the default fills one
     /// 512 KiB piece of the runtime's registered memory.
     "batchBytesMax" => batch_bytes_max: usize = 125 * 4096, Restart;

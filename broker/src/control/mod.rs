@@ -42,6 +42,7 @@ use uringmq_remoting::ConnId;
 use uringmq_store::StoreError;
 use uringmq_store::io::Io as _;
 use uringmq_store::open::QueueState;
+use uringmq_store::turn::Turn;
 
 pub use persist::load_offsets;
 
@@ -63,6 +64,8 @@ pub struct Control {
     pub registration: Registration,
     pub making: Making,
     pub deletions: Rc<Deletions>,
+    /// Of whoever notes deleted topics.
+    pub deleted_turn: Turn,
     /// The groups as published last.
     published: RefCell<HashMap<Arc<str>, Arc<Group>>>,
     topics_file: Saver,
@@ -86,14 +89,13 @@ impl Control {
     /// # Errors
     /// A table that is there but unreadable, as its backup is too: the broker must not start from nothing.
     pub async fn load(io: &Io, config: &BrokerConfig, queues: &[QueueState]) -> Result<Self, StoreError> {
-        let root = &config.store_root;
         let now_ms = io.now_ms();
-        let file = persist::read(io, root, "topics.json", topics::parse_file).await?;
+        let file = persist::read(io, config, "topics.json", topics::parse_file).await?;
         let (topics, topics_made) =
             Topics::load(&names::boot_topics(&boot_names(config)), file, on_disk(queues), now_ms);
-        let file = persist::read(io, root, "subscriptionGroup.json", groups::parse_file).await?;
+        let file = persist::read(io, config, "subscriptionGroup.json", groups::parse_file).await?;
         let (groups, groups_made) = Groups::load(file, now_ms);
-        let modes = Modes::load(persist::read(io, root, "messageRequestMode.json", modes::parse_file).await?);
+        let modes = Modes::load(persist::read(io, config, "messageRequestMode.json", modes::parse_file).await?);
         info!(topics = topics.count(), groups = groups.count(), "tables loaded");
         let control = Control {
             topics: RefCell::new(topics),
@@ -104,6 +106,7 @@ impl Control {
             registration: Registration::default(),
             making: Making::default(),
             deletions: Rc::default(),
+            deleted_turn: Turn::default(),
             published: RefCell::default(),
             topics_file: Saver::new("topics.json"),
             groups_file: Saver::new("subscriptionGroup.json"),
@@ -407,8 +410,13 @@ mod tests {
 
     #[test]
     fn topics_on_disk_have_as_many_queues_as_their_highest_id_says() {
-        let state =
-            |topic: &str, queue| QueueState { topic: topic.into(), queue, min: QueueOffset(0), max: QueueOffset(1) };
+        let state = |topic: &str, queue| QueueState {
+            topic: topic.into(),
+            queue,
+            min: QueueOffset(0),
+            max: QueueOffset(1),
+            pending: Vec::new(),
+        };
         let found: Vec<_> = on_disk(&[state("b", 2), state("a", 0), state("b", 0)]).collect();
         assert_eq!(found, [("a".to_owned(), 1), ("b".to_owned(), 3)]);
     }

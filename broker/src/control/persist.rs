@@ -1,6 +1,7 @@
 //! Saving the tables of `<root>/config/` as Apache's JSON files. Topics, groups and request modes are saved as soon as they change:
 //! one save at a time, what comes meanwhile is the next one. Consumer offsets are gathered from all shards every
 //! flushConsumerOffsetInterval. Source: store-format sheet 8; behaviour sheet 2.5, 5.3.
+use crate::config::BrokerConfig;
 use crate::control::progress::Progress;
 use crate::control::{Control, is_stopping};
 use crate::error::BrokerError;
@@ -21,8 +22,9 @@ use uringmq_proto::body::offset::ConsumerOffsetTable;
 use uringmq_proto::body::topic::DataVersion;
 use uringmq_proto::codes::response as code;
 use uringmq_proto::fastjson;
+use uringmq_store::StoreError;
 use uringmq_store::io::Io as _;
-use uringmq_store::{StoreError, json_table};
+use uringmq_store::json_table::{self, Broken};
 
 /// After a failed save, even when nothing else changes; also how often a file is compared with what was saved.
 const RETRY: Duration = Duration::from_secs(5);
@@ -35,14 +37,15 @@ pub fn path(store_root: &Path, file: &str) -> PathBuf {
     store_root.join("config").join(file)
 }
 
-/// Reads a table; `None` when it was never written.
+/// Reads a table; `None` when it was never written, or is not readable and `startWithoutBrokenTables` is set.
 pub async fn read<T>(
     io: &Io,
-    store_root: &Path,
+    config: &BrokerConfig,
     file: &str,
     parse: impl Fn(&[u8]) -> Result<T, String>,
 ) -> Result<Option<T>, StoreError> {
-    json_table::load(io, &path(store_root, file), parse).await
+    let broken = if config.start_without_broken_tables { Broken::StartWithout } else { Broken::Refuse };
+    json_table::load_or(io, &path(&config.store_root, file), broken, parse).await
 }
 
 /// Sees that a table's file is no longer the one that was read or saved last. Nobody else has a business with it, but an Apache broker
@@ -183,8 +186,7 @@ pub struct OffsetsFile {
 /// Reads `consumerOffset.json` and gives every shard its part. On shard 0, before anything is served.
 pub async fn load_offsets(shard: &Rc<Shard>) -> Result<(), StoreError> {
     let parse = |text: &[u8]| uringmq_proto::body::parse::<ConsumerOffsetTable>(text).map_err(|e| e.to_string());
-    let root = shard.config().store_root.clone();
-    let stored = read(&shard.io, &root, OFFSETS_FILE, parse).await?.unwrap_or_default();
+    let stored = read(&shard.io, &shard.config(), OFFSETS_FILE, parse).await?.unwrap_or_default();
     let file = &shard.control().offsets_file;
     file.watch.note(shard, OFFSETS_FILE).await;
     file.version.set(stored.data_version.next(stored.data_version.state_version, shard.now_ms()));

@@ -58,7 +58,7 @@ async fn apply_config(shard: &Rc<Shard>, text: &str) -> Result<Response, BrokerE
     if let Some(path) = &new.path {
         let text = new.to_text(shard.shards as usize, false);
         // A bare file name has no directory to sync by itself.
-        json_table::save(&shard.io, &Path::new(".").join(path), text.as_bytes()).await?;
+        json_table::save_unmarked(&shard.io, &Path::new(".").join(path), text.as_bytes()).await?;
     }
     let new = Arc::new(new);
     publish_config(shard, &new);

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tracing::warn;
 use uringmq_proto::types::{QueueKey, QueueOffset};
+use uringmq_store::consume_queue::Entry;
 use uringmq_store::open::QueueState;
 
 pub struct Queue {
@@ -73,14 +74,15 @@ impl Queues {
             };
             let key = QueueKey { topic: topic.id, queue: s.queue };
             if placement::owner(key, shards) == me {
-                table.insert(key, Rc::new(self.make(key, topic.clone(), s.min, s.max)));
+                let queue = self.make(key, topic.clone(), (s.min, s.max), &s.pending);
+                table.insert(key, Rc::new(queue));
             }
         }
     }
 
-    fn make(&self, key: QueueKey, topic: Arc<Topic>, min: QueueOffset, max: QueueOffset) -> Queue {
+    fn make(&self, key: QueueKey, topic: Arc<Topic>, bounds: (QueueOffset, QueueOffset), pending: &[Entry]) -> Queue {
         let dir = self.dir.join(&*topic.name).join(key.queue.to_string());
-        let cq = ConsumeQueue::new(self.io.clone(), dir, self.file_bytes, min, max);
+        let cq = ConsumeQueue::with_pending(self.io.clone(), dir, self.file_bytes, bounds, pending);
         Queue { key, topic, cq, held: RefCell::default(), touched: Cell::new(false) }
     }
 
@@ -95,7 +97,7 @@ impl Queues {
             return Some(q.clone());
         }
         let topic = topics.by_id(key.topic)?.clone();
-        let queue = Rc::new(self.make(key, topic, QueueOffset(0), QueueOffset(0)));
+        let queue = Rc::new(self.make(key, topic, (QueueOffset(0), QueueOffset(0)), &[]));
         self.table.borrow_mut().insert(key, queue.clone());
         Some(queue)
     }

@@ -17,11 +17,13 @@ const TICK_MS: u64 = 50;
 const CHECKPOINT_BYTES: u64 = 256 * 1024 * 1024;
 const CHECKPOINT_MS: i64 = 3000;
 const FLUSH_MS: i64 = 1000;
+/// A queue that nobody used for so long gives back its files and its memory.
+const REST_MS: i64 = 10_000;
 
 /// The shard's timer.
 pub async fn tick(shard: Rc<Shard>) {
     let seen = Cell::new((PhyOffset(0), PhyOffset(0)));
-    let mut flushed_ms = shard.now_ms();
+    let (mut flushed_ms, mut rested_ms) = (shard.now_ms(), shard.now_ms());
     while !shard.gate.is_closed() {
         sleep(Duration::from_millis(TICK_MS)).await;
         let now = shard.now_ms();
@@ -34,16 +36,18 @@ pub async fn tick(shard: Rc<Shard>) {
             flushed_ms = now;
             flush(&shard).await;
         }
+        if now - rested_ms >= REST_MS {
+            rested_ms = now;
+            shard.queues.all().iter().for_each(|queue| queue.cq.rest());
+        }
     }
 }
 
 async fn flush(shard: &Rc<Shard>) {
-    for queue in shard.queues.all() {
-        if queue.cq.dirty()
-            && let Err(e) = queue.cq.flush().await
-        {
-            error!(topic = %queue.topic.name, queue = queue.key.queue, error = %e, "consume queue not flushed");
-        }
+    let queues = shard.queues.all();
+    let all: Vec<&ConsumeQueue> = queues.iter().map(|queue| &queue.cq).collect();
+    if let Err(e) = derived::flush_queues(&all).await {
+        error!(error = %e, "not all consume queues are flushed");
     }
 }
 

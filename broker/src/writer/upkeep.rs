@@ -3,7 +3,6 @@ use crate::config::BrokerConfig;
 use crate::shard::{Shard, upkeep};
 use futures_lite::future;
 use glommio::timer::sleep;
-use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,7 +31,7 @@ pub async fn keep_segments(shard: Rc<Shard>) {
             }
             Ok(false) => failing = false,
             Err(e) => {
-                if is_no_space(&e) && shard.config().clean_forcibly {
+                if e.is_no_space() && shard.config().clean_forcibly {
                     writer(&shard).no_space.set(true);
                     writer(&shard).space_short.set();
                 }
@@ -45,14 +44,6 @@ pub async fn keep_segments(shard: Rc<Shard>) {
             sleep(Duration::from_millis(RETRY_MS)).await;
         })
         .await;
-    }
-}
-
-fn is_no_space(e: &StoreError) -> bool {
-    match e {
-        StoreError::NoSpace(_) => true,
-        StoreError::Io { source, .. } | StoreError::File { source, .. } => source.kind() == ErrorKind::StorageFull,
-        _ => false,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Opens what a crash left, with the store's own recovery, and compares all of it with the model. Every fault is a panic that says which.
-use crate::machine::{Machine, queue_dir, table_path};
-use crate::model::Model;
+use crate::machine::{Machine, load_table, queue_dir};
+use crate::model::{Model, QueueId};
 use crate::plan::Plan;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,6 @@ use uringmq_proto::record::{self, Found};
 use uringmq_proto::types::{PhyOffset, QueueOffset};
 use uringmq_store::checkpoint;
 use uringmq_store::io::sim::SimIo;
-use uringmq_store::json_table;
 use uringmq_store::log_reader::LogReader;
 use uringmq_store::open::RepairReport;
 
@@ -110,13 +109,14 @@ fn judge_log(machine: &Machine, model: &Model, sure: usize, what: &str) -> usize
 async fn judge_queues(machine: &Machine, model: &Model, count: usize, what: &str) {
     let min = machine.opened.min;
     let expected = model.queues(count);
-    for (id, queue) in &machine.queues {
+    let unknown = |id: &QueueId| model.deleting.as_ref() == Some(&id.0);
+    for (id, queue) in machine.queues.iter().filter(|(id, _)| !unknown(id)) {
         let known = expected.get(id).map_or(0, Vec::len);
         assert_eq!(queue.max().0 as usize, known, "{what}: next offset of {id:?}");
     }
     let reader = LogReader::new(machine.io.clone(), &machine.config);
     let bodies: BTreeMap<u64, &[u8]> = model.log[..count].iter().map(|s| (s.phy, &s.bytes[..])).collect();
-    for (id, entries) in &expected {
+    for (id, entries) in expected.iter().filter(|(id, _)| !unknown(id)) {
         let Some(queue) = machine.queues.get(id) else {
             panic!("{what}: {id:?} with {} entries is gone", entries.len())
         };
@@ -162,13 +162,9 @@ async fn judge_index(machine: &Machine, model: &Model, count: usize, what: &str)
 /// The last save that succeeded, or one that was tried after it.
 async fn judge_tables(io: &SimIo, model: &Model, what: &str) {
     for (n, table) in model.tables.iter().enumerate() {
-        let parse = |text: &[u8]| {
-            let parsed = serde_json::from_slice::<serde_json::Value>(text).map_err(|e| e.to_string())?;
-            parsed["version"].as_u64().ok_or_else(|| "no version".to_owned())
-        };
-        let loaded = json_table::load(io, &table_path(n), parse).await;
+        let loaded = load_table(io, n).await;
         let version = loaded.unwrap_or_else(|e| panic!("{what}: {e}")).unwrap_or(0);
-        let right = table.saved..=table.tried;
+        let right = table.right();
         assert!(right.contains(&version), "{what}: table {n} has version {version}, of {right:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! The store under way, driven as the broker drives it: one appender with its keeper, shards whose cursors read the log and feed their queues
 //! (shard 0 the index too), checkpoints, tables, retention, clean stop. All of the store's own code.
-use crate::model::{Model, QueueId, Sent, TABLES};
+use crate::model::{Model, Part, QueueId, Sent, TABLES};
 use crate::plan::{DELAY_LEVELS_MS, HALF_TOPIC, Plan, ROOT, Random, TOPICS};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use uringmq_store::index::Index;
 use uringmq_store::io::sim::SimIo;
 use uringmq_store::log_reader::LogReader;
 use uringmq_store::open::{self, Opened};
-use uringmq_store::{StoreConfig, StoreError, checkpoint, dispatch, json_table, queue_ends};
+use uringmq_store::{StoreConfig, StoreError, checkpoint, deleted_topics, dispatch, json_table, queue_ends};
 
 pub const SHARDS: usize = 2;
 const READ_BYTES: usize = 64 * 1024;
@@ -58,6 +58,15 @@ pub fn table_path(n: usize) -> PathBuf {
     Path::new(ROOT).join("config").join(["topics.json", "consumerOffset.json"][n])
 }
 
+/// Its version, read as the broker reads tables.
+pub async fn load_table(io: &SimIo, n: usize) -> Result<Option<u64>, StoreError> {
+    let parse = |text: &[u8]| {
+        let parsed = serde_json::from_slice::<serde_json::Value>(text).map_err(|e| e.to_string())?;
+        parsed["version"].as_u64().ok_or_else(|| "no version".to_owned())
+    };
+    json_table::load(io, &table_path(n), parse).await
+}
+
 fn owner(id: &QueueId) -> usize {
     (java_hash(&id.0, 0) as u32 as usize + id.1 as usize) % SHARDS
 }
@@ -81,10 +90,15 @@ impl Machine {
         for q in &opened.queues {
             let id = (q.topic.clone(), q.queue);
             log.set_next(key(&id), q.max);
-            let queue = ConsumeQueue::new(io.clone(), queue_dir(&id), config.queue_file_bytes, q.min, q.max);
+            let (dir, bounds) = (queue_dir(&id), (q.min, q.max));
+            let queue = ConsumeQueue::with_pending(io.clone(), dir, config.queue_file_bytes, bounds, &q.pending);
             queues.insert(id, queue);
         }
+        for n in 0..TABLES {
+            load_table(&io, n).await?;
+        }
         let index = Index::open(io.clone(), config).await?;
+        open::index_again(&io, config, &opened, &index).await?;
         let cursor = Cursor { at: opened.end.0, last: (PhyOffset(0), opened.last_store_timestamp_ms) };
         let reader = LogReader::new(io.clone(), config);
         reader.trim(opened.min);
@@ -167,6 +181,50 @@ impl Machine {
         Ok(())
     }
 
+    /// As the broker does: the queues go, the table is saved, the log's position is noted.
+    pub async fn delete(&mut self, topic: &str, model: &Rc<RefCell<Model>>) -> Result<(), StoreError> {
+        model.borrow_mut().deleting = Some(topic.to_owned());
+        self.settle().await?;
+        let ids: Vec<QueueId> = self.queues.keys().filter(|id| id.0 == topic).cloned().collect();
+        for id in ids {
+            self.queues[&id].destroy().await?;
+            self.queues.remove(&id);
+        }
+        let queues = TOPICS.iter().find(|(name, _)| *name == topic).map_or(0, |(_, queues)| *queues);
+        for queue in 0..queues {
+            self.log.set_next(key(&(topic.to_owned(), queue)), QueueOffset(0));
+        }
+        self.save_table(0, model).await?;
+        let below = self.log.keeper().sync().await?;
+        deleted_topics::note(&self.io, &self.config.root, [topic], below, self.opened.min).await?;
+        let mut model = model.borrow_mut();
+        let count = model.log.len();
+        model.deleted.insert(topic.to_owned(), count);
+        model.deleting = None;
+        Ok(())
+    }
+
+    /// A bit of a file of a table flips. Of one file at a time, so that the other two can make up for it.
+    pub fn decay(&self, random: &mut Random, model: &Rc<RefCell<Model>>) {
+        let n = random.below(TABLES as u64) as usize;
+        let part = random.pick(&[Part::Main, Part::Main, Part::Backup, Part::Mark]);
+        let table = &mut model.borrow_mut().tables[n];
+        if table.decayed.is_some() || table.saved == 0 || (table.kept == 0 && part != Part::Mark) {
+            return;
+        }
+        let ending = match part {
+            Part::Main => "",
+            Part::Backup => ".bak",
+            Part::Mark => ".sum",
+        };
+        let path = table_path(n);
+        let path = path.with_file_name(format!("{}{ending}", path.file_name().expect("a name").to_string_lossy()));
+        let bytes = self.io.contents(&path).map_or(0, |text| text.len() as u64);
+        if bytes > 0 && self.io.flip_bit(&path, random.below(bytes), random.below(8) as u8) {
+            table.decayed = Some(part);
+        }
+    }
+
     /// Where it goes and how long its records are is `shape`'s, their names are `random`'s.
     fn make_run(&self, shape: &mut Random, random: &mut Random, model: &Rc<RefCell<Model>>, n: u64) -> Run {
         let numbered = !shape.one_in(9);
@@ -229,8 +287,7 @@ impl Machine {
         let placed = self.log.place(key(&run.id), run.numbered, &mut run.bytes, &run.lens)?;
         let mut model = model.borrow_mut();
         if run.numbered {
-            let known = model.log.iter().rev().find_map(|s| s.at.as_ref().filter(|(id, _)| *id == run.id));
-            let known = known.map_or(0, |(_, at)| at + 1);
+            let known = model.next(&run.id);
             assert_eq!((placed.queue_offset, next), (QueueOffset(known), QueueOffset(known)), "offset of {:?}", run.id);
         }
         let (mut at, mut phy) = (0, placed.phy.0);
@@ -327,7 +384,7 @@ impl Machine {
         let filler = "x".repeat((version % 7) as usize * 300);
         let text = format!("{{\"version\":{version},\"filler\":\"{filler}\"}}");
         json_table::save(&self.io, &table_path(n), text.as_bytes()).await?;
-        model.borrow_mut().tables[n].saved = version;
+        model.borrow_mut().tables[n].saved_now();
         Ok(())
     }
 

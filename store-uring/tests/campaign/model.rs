@@ -33,6 +33,34 @@ pub struct Table {
     /// The last save that succeeded, and the last that was tried; 0: none.
     pub saved: u64,
     pub tried: u64,
+    /// The backup holds this version or a later one; 0: there may be none.
+    pub kept: u64,
+    /// Where a bit flipped since the last save that succeeded.
+    pub decayed: Option<Part>,
+}
+
+/// A file of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Main,
+    Backup,
+    Mark,
+}
+
+impl Table {
+    /// The save of the last version tried succeeded: the one before is the backup now, unless that had decayed.
+    pub fn saved_now(&mut self) {
+        if self.decayed != Some(Part::Main) {
+            self.kept = self.saved;
+        }
+        self.saved = self.tried;
+        self.decayed = None;
+    }
+    /// Versions that a start may find.
+    pub fn right(&self) -> std::ops::RangeInclusive<u64> {
+        let least = if self.decayed == Some(Part::Main) { self.kept } else { self.saved };
+        least..=self.tried
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -45,6 +73,10 @@ pub struct Model {
     /// Retention was asked to remove what is below.
     pub floor: u64,
     pub tables: [Table; TABLES],
+    /// A deletion that was begun and not acknowledged: of this topic nothing is known.
+    pub deleting: Option<String>,
+    /// Of topics that were deleted: so many records of the log are older than that, and in no queue.
+    pub deleted: BTreeMap<String, usize>,
 }
 
 impl Model {
@@ -63,11 +95,22 @@ impl Model {
     pub fn refused(&mut self) {
         self.log.truncate(self.written);
     }
+    /// Whether the topic of the n-th record was deleted since.
+    pub fn is_dead(&self, n: usize) -> bool {
+        self.deleted.get(&self.log[n].topic).is_some_and(|older| n < *older)
+    }
+    /// The next offset of a queue.
+    pub fn next(&self, id: &QueueId) -> u64 {
+        let alive = self.log.iter().enumerate().rev().filter(|(n, _)| !self.is_dead(*n));
+        alive.filter_map(|(_, sent)| sent.at.as_ref()).find(|(of, _)| of == id).map_or(0, |(_, at)| at + 1)
+    }
     /// Next offsets and entries by queue, of the first `count` records.
     pub fn queues(&self, count: usize) -> BTreeMap<QueueId, Vec<Entry>> {
         let mut queues: BTreeMap<QueueId, Vec<Entry>> = BTreeMap::new();
-        for sent in &self.log[..count] {
-            if let Some((id, at)) = &sent.at {
+        for (n, sent) in self.log[..count].iter().enumerate() {
+            if let Some((id, at)) = &sent.at
+                && !self.is_dead(n)
+            {
                 let entries = queues.entry(id.clone()).or_default();
                 assert_eq!(entries.len() as u64, *at, "{id:?}: placed with a gap or twice");
                 entries.push(sent.entry());

@@ -6,6 +6,8 @@ use uringmq_store::StoreConfig;
 pub const ROOT: &str = "/s";
 /// Topic and number of queues. One is delayed, so that its tag codes depend on store times.
 pub const TOPICS: [(&str, u32); 4] = [("A", 2), ("B", 1), ("%RETRY%group-with-a-long-name", 1), (SCHEDULE_TOPIC, 2)];
+/// Of them, those that are no system topics.
+pub const DELETABLE: [&str; 3] = [TOPICS[0].0, TOPICS[1].0, TOPICS[2].0];
 /// Its records are numbered in no queue.
 pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
 pub const DELAY_LEVELS_MS: [u64; 2] = [1000, 5000];
@@ -88,6 +90,10 @@ pub enum Step {
     Keep,
     /// An error or a full disk soon; or the end of the full disk.
     Fault,
+    /// A bit of a table, of its backup or of its mark flips.
+    Decay,
+    /// A topic is deleted; the next send to it makes it anew.
+    Delete,
     Stop,
     Kill,
     CutPower,
@@ -95,7 +101,7 @@ pub enum Step {
 
 impl Step {
     pub fn next(random: &mut Random) -> Self {
-        match random.below(64) {
+        match random.below(68) {
             0..=27 => Step::Send,
             28..=37 => Step::Dispatch,
             38..=41 => Step::Flush,
@@ -106,7 +112,9 @@ impl Step {
             56..=59 => Step::Fault,
             60 => Step::Stop,
             61 | 62 => Step::Kill,
-            _ => Step::CutPower,
+            63 => Step::CutPower,
+            64 | 65 => Step::Decay,
+            _ => Step::Delete,
         }
     }
 }

@@ -2,7 +2,7 @@
 use crate::judge::judge;
 use crate::machine::Machine;
 use crate::model::{Model, TABLES};
-use crate::plan::{Plan, Random, Step};
+use crate::plan::{DELETABLE, Plan, Random, Step};
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
@@ -138,6 +138,9 @@ impl Court {
 
     /// A recovered store takes sends, stops clean, and has all of it afterwards.
     async fn go_on(&self, mut machine: Machine, before: &Model, what: &str) {
+        if before.deleting.is_some() {
+            return; // what its numbers are is not known
+        }
         let what = format!("{what}, went on");
         let mut model = before.clone();
         let count = model.log.partition_point(|sent| sent.phy < machine.opened.end.0);
@@ -194,12 +197,14 @@ impl Life {
                         self.start(format!("{what}, start")).await
                     }
                 },
-                _ => {
-                    if let Err(e) = self.step(&mut machine, step).await {
+                _ => match self.step(&mut machine, step).await {
+                    Ok(()) => machine,
+                    Err(e) => {
                         self.met(e, &what);
+                        let half_deleted = self.court.model.borrow().deleting.is_some();
+                        if half_deleted { self.restart(machine, step_number % 2 == 0, what).await } else { machine }
                     }
-                    machine
-                }
+                },
             };
         }
         let machine = self.restart(machine, false, format!("seed {seed}, last start")).await;
@@ -224,6 +229,14 @@ impl Life {
             Step::Fault => {
                 self.fault().await;
                 Ok(())
+            }
+            Step::Decay => {
+                machine.decay(&mut self.random, &model);
+                Ok(())
+            }
+            Step::Delete => {
+                let topic = self.random.pick(&DELETABLE);
+                machine.delete(topic, &model).await
             }
             Step::Stop | Step::Kill | Step::CutPower => unreachable!("handled by the caller, which owns the machine"),
         }
@@ -288,6 +301,12 @@ impl Life {
         self.io.watch(Rc::new(move |crashed| block_on(court.crash(crashed))));
         let machine = Machine::open(self.io.clone(), &self.plan.config).await;
         self.court.model.borrow_mut().found(count);
-        machine.unwrap_or_else(|e| panic!("{what}: {e}"))
+        let mut machine = machine.unwrap_or_else(|e| panic!("{what}: {e}"));
+        let deleting = self.court.model.borrow().deleting.clone();
+        if let Some(topic) = deleting {
+            let deleted = machine.delete(&topic, &self.court.model).await;
+            deleted.unwrap_or_else(|e| panic!("{what}, deleting {topic} again: {e}"));
+        }
+        machine
     }
 }

@@ -71,11 +71,13 @@ impl Store {
         let mut queues = BTreeMap::new();
         for q in &opened.queues {
             let dir = queue_dir(&q.topic, q.queue);
-            let queue = ConsumeQueue::new(io.clone(), dir, config.queue_file_bytes, q.min, q.max);
+            let bounds = (q.min, q.max);
+            let queue = ConsumeQueue::with_pending(io.clone(), dir, config.queue_file_bytes, bounds, &q.pending);
             log.set_next(key(&q.topic, q.queue), q.max);
             queues.insert((q.topic.clone(), q.queue), queue);
         }
         let index = Index::open(io.clone(), &config).await?;
+        open::index_again(&io, &config, &opened, &index).await?;
         checkpoint::mark_running(&io, &config.root).await?;
         let last = (PhyOffset(0), opened.last_store_timestamp_ms);
         Ok(Store { io, config, log, queues, index, opened, last })

@@ -113,7 +113,8 @@ pub struct Server {
     process: Process,
     pub broker: SocketAddr,
     pub namesrv: SocketAddr,
-    settings: String,
+    /// Lines of its configuration file; what is changed counts at the next start.
+    pub settings: String,
     health: AtomicU64,
 }
 
@@ -136,6 +137,13 @@ impl Server {
     pub fn start_again(&mut self) {
         let refusals: Vec<String> = (0..START_TRIES).map_while(|_| self.try_start().err()).collect();
         assert!(self.runs(), "it does not start: {refusals:#?}");
+    }
+
+    /// A start that is refused: what it says.
+    pub fn refusal(&mut self) -> String {
+        let before = self.log().len();
+        self.try_start().expect_err("it starts");
+        self.log().split_off(before)
     }
 
     fn try_start(&mut self) -> Result<(), String> {

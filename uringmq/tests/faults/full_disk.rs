@@ -232,3 +232,82 @@ fn the_log_is_kept_below_its_size() {
     assert_eq!(client.pull_all("Full", 0, min, (max - min) as usize).len(), (max - min) as usize);
     server.check_healthy("a limit of the log's size");
 }
+
+/// Takes all that is left, down to the last block.
+fn fill(disk: &Disk) -> PathBuf {
+    let ballast = disk.0.join("ballast");
+    for bytes in [1 << 20, 4096] {
+        let open = std::fs::File::options().create(true).append(true).open(&ballast);
+        let mut file = open.expect("the ballast");
+        while std::io::Write::write_all(&mut file, &vec![1; bytes]).is_ok() {}
+        let _ = file.sync_all(); // what was taken stays taken
+    }
+    ballast
+}
+
+/// A start for which there is no room: not for the entries it builds again, not for a table, not for the mark that it runs.
+fn starts_on_a_full_disk(clean: bool) {
+    let name = format!("start-{clean}");
+    let Some((mut server, disk)) = on_small_disk(&name, "cleanResourceInterval=600000\ncleanFileForciblyEnable=false")
+    else {
+        return;
+    };
+    let mut client = server.client();
+    client.create_topic("Full", 4);
+    for queue in 0..4 {
+        client.send_many("Full", queue, "", 200);
+    }
+    if clean {
+        assert!(server.stop().success());
+        server.start_again();
+        let mut client = server.client();
+        for queue in 0..4 {
+            client.send_many("Full", queue, "", 100);
+        }
+        assert!(server.stop().success());
+    } else {
+        server.kill();
+    }
+    let count = if clean { 300 } else { 200 };
+    // Without their files, queues need room for all entries.
+    std::fs::remove_dir_all(disk.0.join("store/consumequeue/Full/2")).expect("a queue");
+    let ballast = fill(&disk);
+    for round in 0..2 {
+        server.start_again();
+        let mut client = server.client();
+        for queue in 0..4 {
+            let all = client.pull_all("Full", queue, 0, count);
+            assert!(all.iter().enumerate().all(|(n, m)| m.queue_offset == n as i64), "round {round}, queue {queue}");
+        }
+        let sent = client.send("Full", 0, "", &vec![7; 3 << 20 >> 1]);
+        assert!(matches!(sent.code, 0 | 14), "{}: {}", sent.code, sent.remark);
+        if round == 0 {
+            server.kill();
+        }
+    }
+    std::fs::remove_file(&ballast).expect("the ballast");
+    let mut client = server.client();
+    let taken = (0..1_000_000).any(|_| client.send("Full", 1, "", b"room again").code == 0);
+    assert!(taken, "{}", server.log());
+    assert_eq!(client.pull_all("Full", 1, count as i64, 1)[0].body, b"room again");
+    server.check_healthy("a start on a full disk");
+    assert!(server.stop().success());
+    server.start_again();
+    let mut client = server.client();
+    for queue in 0..4 {
+        client.pull_all("Full", queue, 0, count);
+    }
+    assert_eq!(client.bounds("Full", 1), (0, count as i64 + 1));
+    drop(server);
+    drop(disk);
+}
+
+#[test]
+fn a_start_on_a_full_disk_after_a_clean_stop() {
+    starts_on_a_full_disk(true);
+}
+
+#[test]
+fn a_start_on_a_full_disk_after_kill_9() {
+    starts_on_a_full_disk(false);
+}

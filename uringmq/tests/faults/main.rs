@@ -16,6 +16,7 @@ mod protocol;
 mod query;
 mod restart;
 mod retry;
+mod state;
 mod store;
 mod timers;
 mod transactions;

@@ -72,6 +72,7 @@ fn survives(clean: bool) {
         Some("0"),
         "deleted for good"
     );
+    assert!(!server.store().join("consumequeue/Gone").exists(), "its queues are not built again from the log");
     let topics = String::from_utf8(client.ok(21, &[], b"").body).expect("JSON");
     assert!(topics.contains("\"Kept\"") && !topics.contains("\"Gone\""), "{topics}");
     server.check_healthy("a restart");

@@ -1,5 +1,6 @@
-//! Messages sent back: R01, R03.
-use crate::common::{Client, Message, Pull, Shared, props, send_ext};
+//! Messages sent back, and delayed ones: R01, R03, S11.
+use crate::common::{Client, Message, Pull, Server, Shared, props, send_ext};
+use std::time::{Duration, Instant};
 
 static SERVER: Shared = Shared::new("faults-retry", "shards=2\nenablePropertyFilter=true");
 
@@ -77,4 +78,60 @@ fn r03_what_a_filter_let_through_comes_back() {
         assert_eq!((tagged.code, tagged.messages.len()), (0, 1), "{group}: {tagged:?}");
     }
     server.check_healthy("R03");
+}
+
+/// Waits for a message with this body at or behind `from`; its offset.
+fn comes(client: &mut Client, topic: &str, from: i64, body: &[u8]) -> i64 {
+    let began = Instant::now();
+    let mut at = from;
+    loop {
+        let pulled = client.pull(&Pull { suspend_ms: 1000, ..Pull::at(topic, 0, at) });
+        if let Some(found) = pulled.messages.iter().find(|m| m.body == body) {
+            return found.queue_offset;
+        }
+        at += pulled.messages.len() as i64;
+        assert!(began.elapsed() < Duration::from_secs(60), "{} bytes did not come to {topic}", body.len());
+    }
+}
+
+/// What just fits is larger once it is delayed or sent back; neither may stop what waits behind it, nor fill the log.
+#[test]
+fn s11_what_just_fits_blocks_no_level() {
+    let mut server =
+        Server::start("faults-retry-large", "shards=2\nmaxMessageSize=65536\nmessageDelayLevel=1s 2s 3s 4s");
+    let mut client = server.client();
+    client.create_topic("Large", 1);
+    let filler = "p".repeat(480);
+    let (mut refused, mut stored) = (0, 0);
+    for bytes in [64_000, 64_700, 65_000, 65_400, 65_536] {
+        let text = props(&[("filler", &filler), ("DELAY", "1")]);
+        let sent = client.send("Large", 0, &text, &vec![b'L'; bytes]);
+        match sent.code {
+            0 => stored += 1,
+            _ => refused += 1,
+        }
+    }
+    assert!(stored > 0, "{refused} refused");
+    let small = props(&[("DELAY", "1")]);
+    client.sent("Large", 0, &small, b"small behind the large");
+    comes(&mut client, "Large", 0, b"small behind the large");
+    let (_, delivered) = client.bounds("Large", 0);
+    assert_eq!(delivered, stored + 1, "each that was accepted is delivered, once");
+
+    // And sent back.
+    let group = "S11";
+    client.heartbeat(group, "Large", ("TAG", "*"), "CONSUME_FROM_FIRST_OFFSET");
+    let large = client.pull(&Pull::at("Large", 0, 0)).messages.remove(0);
+    send_back(&mut client, &large, group, "1", "16");
+    let retry = format!("%RETRY%{group}");
+    comes(&mut client, &retry, 0, &large.body);
+    client.sent("Large", 0, &small, b"small behind the retry");
+    comes(&mut client, "Large", delivered, b"small behind the retry");
+    server.kill();
+    server.start_again();
+    let mut client = server.client();
+    client.sent("Large", 0, &small, b"small after a restart");
+    let at = comes(&mut client, "Large", delivered, b"small after a restart");
+    assert!(at <= delivered + 2 + stored, "nothing goes round: offset {at} of {delivered}");
+    server.check_healthy("S11");
 }

@@ -1,4 +1,4 @@
-//! What is stored, and what reading must not store: S07, S08, S09, S12, S16.
+//! What is stored, and what reading must not store: S07, S08, S09, S12, S14, S15, S16.
 use crate::common::{Client, Pull, Server, Shared, props};
 use std::path::{Path, PathBuf};
 use uringmq_proto::codes::response as code;
@@ -176,6 +176,80 @@ fn s12_damaged_queue_files_are_made_again() {
             server.check_healthy(&of);
         }
     }
+}
+
+#[test]
+fn s14_light_queue_names_lead_to_no_directory() {
+    let mut server = Server::start("faults-store-light", "shards=2");
+    let mut client = server.client();
+    client.create_topic("Plain", 1);
+    let before = names_below(&server.dir.join("store/consumequeue"));
+    let long = "%LMQ%".to_owned() + &"x".repeat(300);
+    for name in ["%LMQ%a/1", "%LMQ%../../x", "%LMQ%", "%LMQ%a,%LMQ%a", &long] {
+        let sent = client.send("Plain", 0, &props(&[("INNER_MULTI_DISPATCH", name)]), b"to light queues");
+        assert_ne!(sent.code, 0, "light queues are not served, so what asks for them is refused: {name}");
+        assert!(!sent.remark.is_empty());
+        // As a topic of its own it is a name like any other.
+        let made = client.try_create_topic(name, 1);
+        assert_eq!(made.code == 0, !name.contains(['/', ',', '.']) && name.len() < 128, "{name}: {:?}", made.remark);
+    }
+    assert_eq!(names_below(&server.dir.join("store/consumequeue")), before);
+    assert!(!server.dir.join("x").exists() && !server.dir.join("store/x").exists());
+    assert_eq!(client.sent("Plain", 0, "", b"after").queue_offset, 0);
+    server.kill();
+    server.start_again();
+    assert_eq!(server.client().pull_all("Plain", 0, 0, 1)[0].body, b"after");
+    server.check_healthy("S14");
+}
+
+/// The file of the log that holds `at`, and where in it.
+fn in_log(store: &Path, at: u64) -> (PathBuf, u64) {
+    const SEGMENT_BYTES: u64 = 8 << 20; // as every test server has it
+    (store.join("commitlog").join(format!("{:020}", at - at % SEGMENT_BYTES)), at % SEGMENT_BYTES)
+}
+
+/// The last record of a killed broker's log is damaged: the log is cut there, and what is stored afterwards is not missed.
+#[test]
+fn s15_what_follows_a_damaged_tail_is_kept() {
+    let mut server = Server::start("faults-store-tail", "shards=2");
+    server.client().create_topic("Tail", 1);
+    let mut kept: Vec<Vec<u8>> = Vec::new();
+    for round in 0..12_u64 {
+        let mut client = server.client();
+        for n in 0..20 {
+            let body = format!("{round}-{n}-{}", "x".repeat(200)).into_bytes();
+            assert_eq!(client.sent("Tail", 0, "", &body).queue_offset, kept.len() as i64, "round {round}");
+            kept.push(body);
+        }
+        let last = client.pull_all("Tail", 0, kept.len() as i64 - 1, 1)[0].phy_offset as u64;
+        server.kill();
+        let (path, at) = in_log(&server.store(), last);
+        let file = std::fs::File::options().read(true).write(true).open(path).expect("the log");
+        let inside = at + 90 + round * 7919 % 190; // in the body, which has a checksum
+        use std::os::unix::fs::FileExt;
+        match round % 3 {
+            0 => {
+                let mut byte = [0];
+                file.read_exact_at(&mut byte, inside).expect("a byte");
+                file.write_all_at(&[byte[0] ^ (1 << (round % 8))], inside).expect("flipped");
+            }
+            1 => file.write_all_at(&[0; 4096], at).expect("zeroed"),
+            _ => file.set_len(inside).expect("cut"),
+        }
+        drop(file);
+        server.start_again();
+        kept.pop();
+        let mut client = server.client();
+        assert_eq!(client.bounds("Tail", 0), (0, kept.len() as i64), "round {round}: {}", server.log());
+        for n in 0..100 {
+            let body = format!("{round} after {n}").into_bytes();
+            assert_eq!(client.sent("Tail", 0, "", &body).queue_offset, kept.len() as i64, "round {round}");
+            kept.push(body);
+        }
+        let all = client.pull_all("Tail", 0, 0, kept.len());
+        assert!(all.iter().map(|m| &m.body).eq(&kept), "round {round}");
+    }
+    server.check_healthy("S15");
 }
 
 /// Names below a directory of the store, at any depth.
