@@ -177,7 +177,7 @@ requests! {
     GET_BROKER_CONFIG        => Control, Light, sync, h::admin::get_config;
     GET_BROKER_RUNTIME_INFO  => Control, Light, task, h::admin::runtime_info;
     CLEAN_EXPIRED_CONSUMEQUEUE => Control, Light, task, h::admin::clean_expired_queues;
-    CLEAN_UNUSED_TOPIC       => Control, Light, sync, h::admin::clean_unused_topics;
+    CLEAN_UNUSED_TOPIC       => Control, Light, task, h::admin::clean_unused_topics;
     DELETE_EXPIRED_COMMITLOG => Control, Light, task, h::admin::delete_expired_log;
     GET_BROKER_HA_STATUS     => Control, Light, task, h::admin::ha_status;
     RESET_MASTER_FLUSH_OFFSET => Local,  Light, sync, h::admin::reset_master_flush_offset;

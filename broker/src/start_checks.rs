@@ -184,6 +184,8 @@ pub fn direct_io(dir: &Path) -> Result<Option<String>, StartError> {
         Err(source) if matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
             Err(StartError::NoDirectIo { path: dir.to_owned(), source })
         }
+        // What is stored can be read all the same, and retention makes room.
+        Err(source) if matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => Ok(None),
         Err(source) => Err(directory(source)),
     }
 }

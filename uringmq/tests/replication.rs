@@ -221,6 +221,15 @@ fn a_slave_copies_the_tables_and_serves_reads_without_its_master() {
     until("a held pull", || {
         (slave.pull(&Pull { suspend_ms: 100, ..Pull::at(TOPIC, 2, 1) }).code == PULL_NOT_FOUND).then_some(())
     });
+
+    // A deletion is for good there too, also when all queues have to be built again from the log.
+    let noted = pair.slave.store().join("config/deletedTopics.json");
+    until("the deletion noted", || std::fs::read_to_string(&noted).ok().filter(|text| text.contains("\"gone\"")));
+    pair.slave.kill();
+    std::fs::remove_dir_all(pair.slave.store().join("consumequeue")).expect("the queues");
+    pair.slave.start();
+    assert_eq!(pulled(&pair.slave, 2, 0, 1)[0].body, b"one");
+    assert!(!pair.slave.store().join("consumequeue/gone").exists());
 }
 
 #[test]

@@ -2,10 +2,17 @@
 //! a message of it is acknowledged, and requests of one connection must not overtake each other meanwhile; the files of a deleted one
 //! must be gone before a topic of the same name makes new ones (known fault F05).
 use crate::control::progress::Progress;
+use crate::control::{Change, persist};
+use crate::error::BrokerError;
 use crate::mesh::Forward;
+use crate::shard::{Shard, upkeep};
 use hashbrown::HashMap;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
+use tracing::warn;
+use uringmq_proto::types::PhyOffset;
+use uringmq_store::{StoreError, deleted_topics};
 
 #[derive(Default)]
 pub struct Making {
@@ -59,6 +66,43 @@ impl Deletions {
             self.ended.reached(self.begun.get()).await;
         }
     }
+}
+
+/// Sees the deletion of topics that are out of the table and published so to its end: on return no shard holds a queue, a waiting pull or
+/// an offset of them, and what changed is on stable storage. What is stored under their names from then on is of their next lives, and so
+/// is, on a slave, what was already stored at `next_lives`.
+///
+/// # Errors
+/// When the table cannot be saved.
+pub async fn bury(
+    shard: &Rc<Shard>,
+    deleting: Deleting,
+    gone: &[Arc<str>],
+    change: Option<Change>,
+    next_lives: Option<PhyOffset>,
+) -> Result<(), BrokerError> {
+    // Jobs come after the table that was pushed before them.
+    shard.run_on_all(|s| async move { s.queues.deleted().await }).await;
+    if let Some(change) = change {
+        shard.control().settle(change).await?;
+    }
+    if let Err(e) = persist::save_offsets(shard).await {
+        warn!(error = %e, "the offsets of deleted topics are still in the file");
+    }
+    if let Err(e) = note(shard, gone, next_lives).await {
+        warn!(error = %e, "a restart after a kill may build the queues of deleted topics again");
+    }
+    drop(deleting);
+    Ok(())
+}
+
+/// So that no restart builds the queues again from the log, or takes its old records for those of a topic made anew.
+async fn note(shard: &Rc<Shard>, topics: &[Arc<str>], next_lives: Option<PhyOffset>) -> Result<(), StoreError> {
+    upkeep::write_checkpoint(shard).await?; // syncs the log
+    let _turn = shard.control().deleted_turn.take().await;
+    let below = next_lives.unwrap_or_else(|| shard.marks.durable());
+    let names = topics.iter().map(|topic| &**topic);
+    deleted_topics::note(&shard.io, &shard.config().store_root, names, below, shard.marks.min()).await
 }
 
 impl Drop for Deleting {

@@ -258,6 +258,7 @@ pub fn ensure_topic(shard: &Shard, name: &str, queues: i32, sys_flag: i32) -> Re
 /// when this returns. Name and number of queues seen. On shard 0.
 pub async fn adopt_topics(shard: &Rc<Shard>, names: std::collections::BTreeMap<String, u32>) {
     let control = shard.control();
+    control.deletions.over().await;
     if control.topics.borrow_mut().adopt(names) {
         control.publish_topics(shard);
     }

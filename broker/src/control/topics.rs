@@ -308,13 +308,13 @@ impl Topics {
         gone
     }
 
-    /// Gives up the unlisted topics (code 316): their queue files go with their ids. How many there were.
-    pub fn delete_unlisted(&mut self) -> usize {
+    /// Gives up the unlisted topics (code 316): their queue files go with their ids. Which there were.
+    pub fn delete_unlisted(&mut self) -> Vec<Arc<str>> {
         let gone = std::mem::take(&mut self.unlisted);
         for topic in gone.values() {
             self.by_id[topic.id.0 as usize] = None;
         }
-        gone.len()
+        gone.into_keys().collect()
     }
 
     /// The pop retry topics of `topic` for `groups`. The older form `%RETRY%<group>_<topic>` is also the ordinary retry topic of a
@@ -641,10 +641,11 @@ mod tests {
         assert_eq!(lost.config.read_queue_nums, 3);
         assert!(!String::from_utf8(topics.file_text()).unwrap().contains("lost"));
         let made = topics.auto_create("lost", template("TBW102", 4), 8).unwrap().unwrap();
-        assert_eq!((made.id, topics.delete_unlisted()), (lost.id, 0));
+        assert_eq!(made.id, lost.id);
+        assert!(topics.delete_unlisted().is_empty());
 
         let (mut topics, _) = Topics::load(&boot(), None, [("lost".to_owned(), 3)], 7);
-        assert_eq!(topics.delete_unlisted(), 1);
+        assert_eq!(topics.delete_unlisted(), ["lost".into()]);
         let table = topics.snapshot();
         assert!(table.stored("lost").is_none() && table.by_id(lost.id).is_none());
     }

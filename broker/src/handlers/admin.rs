@@ -2,6 +2,7 @@
 //! (45, 907, 908).
 //! Source: behaviour sheet 2.7, 12.1, 12.2; wire-protocol sheet 7.5; known fault X01 (what may not be set at run time).
 use crate::config::{BrokerConfig, UpdateError};
+use crate::control::making;
 use crate::error::BrokerError;
 use crate::handlers::offset::{bounds, stopping};
 use crate::handlers::stats::{self, Totals};
@@ -113,14 +114,16 @@ pub async fn clean_expired_queues(shard: &Rc<Shard>, _: &Request<'_>) -> Result<
 }
 
 /// 316, on control: queue files of topics that are in no table go.
-pub fn clean_unused_topics(shard: &Rc<Shard>, _: &Request<'_>) -> Result<Answer, BrokerError> {
+pub async fn clean_unused_topics(shard: &Rc<Shard>, _: &Request<'_>) -> Result<Response, BrokerError> {
     let control = shard.control();
+    let deleting = control.deletions.begin();
     let gone = control.topics.borrow_mut().delete_unlisted();
-    if gone > 0 {
+    if !gone.is_empty() {
+        info!(topics = ?gone, "queues of unknown topics are removed");
         control.publish_topics(shard);
-        info!(topics = gone, "queues of unknown topics were removed");
+        making::bury(shard, deleting, &gone, None, None).await?;
     }
-    Ok(Response::ok().into())
+    Ok(Response::ok())
 }
 
 /// 329: expired segments go when retention looks next, whatever the hour.

@@ -1,23 +1,20 @@
 //! Topic administration: UPDATE_AND_CREATE_TOPIC (17) and its list form (18), DELETE_TOPIC_IN_BROKER (215), and what topics there are
 //! (21, 305, 351). On control. Source: behaviour sheet 3.8; wire-protocol sheet 7.1; known faults A01, F05, P06.
 use crate::control::topics::{TopicError, config_of_header, page_range};
-use crate::control::{self, persist};
+use crate::control::{self, making};
 use crate::error::BrokerError;
 use crate::handlers::client::{body, json_answer};
 use crate::requests::{Answer, Request};
-use crate::shard::{Shard, upkeep};
+use crate::shard::Shard;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use tracing::{info, warn};
+use tracing::info;
 use uringmq_proto::body::stats::TopicList;
 use uringmq_proto::body::topic::{CreateTopicList, DataVersion, TopicConfig, TopicConfigAndMapping};
 use uringmq_proto::command::Response;
 use uringmq_proto::fastjson;
 use uringmq_proto::headers::Header;
 use uringmq_proto::headers::topic::{CreateTopic, GetAllTopicConfig, GetTopicConfig, TopicOnly};
-use uringmq_proto::types::PhyOffset;
-use uringmq_store::{StoreError, deleted_topics};
 
 fn refused(e: TopicError) -> BrokerError {
     BrokerError::refused(e.code(), e.to_string())
@@ -79,26 +76,8 @@ pub async fn delete_topic(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Respon
     let gone: Vec<Arc<str>> = gone.iter().map(|topic| topic.name.clone()).collect();
     info!(topics = ?gone, by = %req.origin.peer, "topics deleted");
     let change = control.topics_deleted(shard);
-    // Jobs come after the table that was pushed before them.
-    shard.run_on_all(|s| async move { s.queues.deleted().await }).await;
-    control.settle(change).await?;
-    if let Err(e) = persist::save_offsets(shard).await {
-        warn!(error = %e, "the offsets of deleted topics are still in the file");
-    }
-    if let Err(e) = note_deleted(shard, &gone).await {
-        warn!(error = %e, "a restart after a kill may build the queues of deleted topics again");
-    }
-    drop(deleting); // only now: what is stored under the name from here on is above the noted position
+    making::bury(shard, deleting, &gone, Some(change), None).await?;
     Ok(Response::ok())
-}
-
-/// So that no restart builds the queues again from the log, or takes its old records for those of a topic made anew.
-async fn note_deleted(shard: &Rc<Shard>, topics: &[Arc<str>]) -> Result<(), StoreError> {
-    upkeep::write_checkpoint(shard).await?; // syncs the log
-    let _turn = shard.control().deleted_turn.take().await;
-    let below = PhyOffset(shard.marks.durable.load(Ordering::Acquire));
-    let names = topics.iter().map(|topic| &**topic);
-    deleted_topics::note(&shard.io, &shard.config().store_root, names, below, shard.marks.min()).await
 }
 
 /// The topic's retry topics of pop consumption, for the groups that have offsets on it.

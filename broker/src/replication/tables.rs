@@ -2,7 +2,7 @@
 //! On shard 0, by ordinary requests to the master's broker port; pages as Apache's brokers answer them, or all at once by older ones.
 //! Source: replication sheet 4.
 use crate::config::HostPort;
-use crate::control::{groups, modes, topics};
+use crate::control::{groups, making, modes, topics};
 use crate::registration::resolve::resolve;
 use crate::shard::Shard;
 use futures_lite::future;
@@ -10,6 +10,7 @@ use glommio::timer::sleep;
 use serde::de::DeserializeOwned;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::{debug, info, warn};
 use uringmq_proto::body::group::SubscriptionGroupWrapper;
@@ -18,6 +19,7 @@ use uringmq_proto::body::topic::{DataVersion, TopicConfigSerializeWrapper};
 use uringmq_proto::codes::{request, response};
 use uringmq_proto::command::{OwnedCommand, Value};
 use uringmq_proto::fastjson;
+use uringmq_proto::types::PhyOffset;
 use uringmq_remoting::Limits;
 use uringmq_remoting::client::{self, NoService};
 use uringmq_remoting::connection::{CallError, Conn, Conns};
@@ -101,9 +103,10 @@ pub async fn connect(shard: &Shard, conns: &Rc<Conns>, master: &str) -> Result<R
 }
 
 async fn copy_all(shard: &Rc<Shard>, conn: &Conn, seen: &mut Seen) -> Result<(), SyncError> {
+    let stored = PhyOffset(shard.marks.written.load(Ordering::Acquire)); // before the master answers: what it deleted afterwards is not in its answer
     if let Some(table) = fetch_topics(conn, seen.topics).await? {
         seen.topics = Some(table.data_version);
-        copy_topics(shard, table);
+        copy_topics(shard, table, stored).await;
     }
     if let Some(table) = fetch_groups(conn, seen.groups).await? {
         seen.groups = Some(table.data_version);
@@ -241,14 +244,19 @@ async fn fetch<T: Paged>(conn: &Conn, known: Option<DataVersion>) -> Result<Opti
     Err(SyncError::Unsteady(T::CODE))
 }
 
-fn copy_topics(shard: &Rc<Shard>, table: TopicConfigSerializeWrapper) {
+/// `stored`: the end of the log when the master was asked.
+async fn copy_topics(shard: &Rc<Shard>, table: TopicConfigSerializeWrapper, stored: PhyOffset) {
     let control = shard.control();
+    let deleting = control.deletions.begin();
     let (changed, deleted) = control.topics.borrow_mut().copy(table);
     if !changed.is_empty() || !deleted.is_empty() {
         info!(changed = changed.len(), ?deleted, "topics as at the master");
     }
     if !deleted.is_empty() {
-        let _ = control.topics_deleted(shard);
+        let change = control.topics_deleted(shard);
+        if let Err(e) = making::bury(shard, deleting, &deleted, Some(change), Some(stored)).await {
+            warn!(error = %e, "the master's topics are not saved yet");
+        }
     } else if !changed.is_empty() {
         let _ = control.topics_changed(shard, &changed);
     }

@@ -169,14 +169,22 @@ fn what_is_kept_for_root_is_not_used() {
     client.create_topic("Kept", 1);
     let body = vec![7; BODY_BYTES];
     (0..32).for_each(|n| assert_eq!(client.sent("Kept", 0, "", &body).queue_offset, n));
-    let df = Command::new("df").arg("--output=pcent").arg(&disk.0).output().expect("df");
-    let df = String::from_utf8_lossy(&df.stdout);
-    let expected: f64 =
-        df.lines().nth(1).and_then(|line| line.trim().trim_end_matches('%').parse().ok()).expect("a percentage");
-    let told = client.ok(28, &[], b"");
-    let table: serde_json::Value = serde_json::from_slice(&told.body).expect("code 28");
-    let ratio: f64 = table["table"]["commitLogDiskRatio"].as_str().and_then(|text| text.parse().ok()).expect("a ratio");
-    assert!((ratio * 100.0 - expected).abs() <= 1.0 && expected < 75.0, "{ratio} where df says {expected} %");
+    let by_df = || {
+        let df = Command::new("df").arg("--output=pcent").arg(&disk.0).output().expect("df");
+        let df = String::from_utf8_lossy(&df.stdout);
+        let percent = df.lines().nth(1).and_then(|line| line.trim().trim_end_matches('%').parse::<f64>().ok());
+        percent.expect("a percentage")
+    };
+    let mut seen = Vec::new();
+    // The next segment may be made between two looks.
+    let agrees = (0..1000).any(|_| {
+        let told = client.ok(28, &[], b"");
+        let table: serde_json::Value = serde_json::from_slice(&told.body).expect("code 28");
+        let ratio = table["table"]["commitLogDiskRatio"].as_str().and_then(|text| text.parse::<f64>().ok());
+        seen.push((ratio.expect("a ratio") * 100.0, by_df()));
+        seen.last().is_some_and(|(told, by_df)| (told - by_df).abs() <= 1.0 && *by_df < 75.0)
+    });
+    assert!(agrees, "the ratio told and df's: {seen:?}");
     assert_eq!(client.bounds("Kept", 0), (0, 32), "nothing went");
     assert!(!server.log().contains("removed the oldest segment"), "{}", server.log());
     drop(server);
@@ -270,17 +278,19 @@ fn starts_on_a_full_disk(clean: bool) {
     }
     let count = if clean { 300 } else { 200 };
     // Without their files, queues need room for all entries.
-    std::fs::remove_dir_all(disk.0.join("store/consumequeue/Full/2")).expect("a queue");
+    let _ = std::fs::remove_dir_all(disk.0.join("store/consumequeue/Full/2")); // a killed broker may not have written it yet
     let ballast = fill(&disk);
+    let mut large = 0;
     for round in 0..2 {
         server.start_again();
         let mut client = server.client();
         for queue in 0..4 {
-            let all = client.pull_all("Full", queue, 0, count);
+            let all = client.pull_all("Full", queue, 0, if queue == 0 { count + large } else { count });
             assert!(all.iter().enumerate().all(|(n, m)| m.queue_offset == n as i64), "round {round}, queue {queue}");
         }
         let sent = client.send("Full", 0, "", &vec![7; 3 << 20 >> 1]);
         assert!(matches!(sent.code, 0 | 14), "{}: {}", sent.code, sent.remark);
+        large += usize::from(sent.code == 0);
         if round == 0 {
             server.kill();
         }
@@ -294,8 +304,8 @@ fn starts_on_a_full_disk(clean: bool) {
     assert!(server.stop().success());
     server.start_again();
     let mut client = server.client();
-    for queue in 0..4 {
-        client.pull_all("Full", queue, 0, count);
+    for (queue, count) in [count + large, count + 1, count, count].into_iter().enumerate() {
+        client.pull_all("Full", queue as i32, 0, count);
     }
     assert_eq!(client.bounds("Full", 1), (0, count as i64 + 1));
     drop(server);

@@ -87,3 +87,34 @@ fn what_was_known_survives_a_stop() {
 fn what_was_known_survives_kill_9() {
     survives(false);
 }
+
+/// Code 316 throws away what lies in the store of topics that no table knows; it stays away when all queues are built again from the log.
+#[test]
+fn queues_of_unknown_topics_are_cleaned_for_good() {
+    let mut server = Server::start("restart-unknown", SETTINGS);
+    let mut client = server.client();
+    for topic in ["Kept", "Lost"] {
+        client.create_topic(topic, 1);
+        client.send_many(topic, 0, "", 5);
+    }
+    assert!(server.stop().success());
+    let table = server.store().join("config/topics.json");
+    let text = std::fs::read(&table).expect("the table");
+    let mut topics: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    assert!(topics["topicConfigTable"].as_object_mut().expect("a table").remove("Lost").is_some());
+    std::fs::write(&table, topics.to_string()).expect("written");
+    server.start_again();
+    let queues = server.store().join("consumequeue");
+    assert!(queues.join("Lost").exists(), "it may be listed again one day");
+    server.client().ok(316, &[], b"");
+    assert!(!queues.join("Lost").exists());
+    server.kill();
+    std::fs::remove_dir_all(&queues).expect("the queues");
+    server.start_again();
+    assert!(!queues.join("Lost").exists());
+    let mut client = server.client();
+    assert_eq!(client.pull_all("Kept", 0, 0, 5).len(), 5);
+    client.create_topic("Lost", 1);
+    assert_eq!(client.send("Lost", 0, "", b"of the next life").queue_offset, 0);
+    server.check_healthy("the cleaning of unknown topics");
+}

@@ -132,6 +132,7 @@ fn s11_what_just_fits_blocks_no_level() {
     let mut client = server.client();
     client.sent("Large", 0, &small, b"small after a restart");
     let at = comes(&mut client, "Large", delivered, b"small after a restart");
-    assert!(at <= delivered + 2 + stored, "nothing goes round: offset {at} of {delivered}");
+    // Progress is saved now and then: what was delivered before the kill may come once more.
+    assert!(at <= 2 * (delivered + 1), "nothing goes round: offset {at} of {delivered}");
     server.check_healthy("S11");
 }

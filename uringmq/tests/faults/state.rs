@@ -160,6 +160,7 @@ fn a10_with_both_bad_it_refuses_and_names_the_table() {
     server.start_again();
     let mut client = server.client();
     assert_eq!(client.committed("kept-group", "Kept", 0), None, "the offsets are gone, as the operator said");
+    client.create_topic("Kept", 2);
     assert_eq!(client.bounds("Kept", 1), (0, 2), "the messages are not");
     assert!(config.join("topics.json.broken").exists() && config.join("topics.json.bak.broken").exists());
     server.check_healthy("a start without its tables");
