@@ -7,7 +7,8 @@
 //! | 24 | 8     | `master_flushed` |
 //! | 32 | 8     | `confirm_phy`    |
 //! | 40 | 8     | `logics_phy`     |
-//! | 48 | 4048  | zero             |
+//! | 48 | 8     | `lowered_from`, ours: Apache's broker neither reads nor changes it |
+//! | 56 | 4040  | zero             |
 //!
 //! All that is not zero lies in one sector, so a write of it is whole or not at all.
 use crate::io::{Access, File, Io, Open, is_unreadable, write_all};
@@ -17,7 +18,7 @@ use std::path::Path;
 use uringmq_proto::types::PhyOffset;
 
 const FILE_BYTES: usize = 4096;
-const FIELDS: usize = 6;
+const FIELDS: usize = 7;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
@@ -31,6 +32,9 @@ pub struct Checkpoint {
     pub confirm_phy: u64,
     /// Start of the last record whose queue entry (and those of all before it) is synced; 0 = none.
     pub logics_phy: PhyOffset,
+    /// What `logics_phy` was before a recovery that has not ended lowered it: records up to there are synced all the same. 0 = nothing of
+    /// the kind; it stands only while `logics_ms` is 0, as that recovery left it.
+    pub lowered_from: PhyOffset,
 }
 
 impl Checkpoint {
@@ -42,6 +46,7 @@ impl Checkpoint {
             self.master_flushed as i64,
             self.confirm_phy as i64,
             self.logics_phy.0 as i64,
+            if self.logics_ms == 0 { self.lowered_from.0 as i64 } else { 0 },
         ];
         for (place, field) in out.chunks_exact_mut(8).zip(fields) {
             place.copy_from_slice(&field.to_be_bytes());
@@ -55,7 +60,7 @@ impl Checkpoint {
             padded[..place.len()].copy_from_slice(place);
             *field = i64::from_be_bytes(padded).max(0);
         }
-        let [physic_ms, logics_ms, index_ms, master_flushed, confirm_phy, logics_phy] = fields;
+        let [physic_ms, logics_ms, index_ms, master_flushed, confirm_phy, logics_phy, lowered_from] = fields;
         Checkpoint {
             physic_ms,
             logics_ms,
@@ -63,6 +68,7 @@ impl Checkpoint {
             master_flushed: master_flushed as u64,
             confirm_phy: confirm_phy as u64,
             logics_phy: PhyOffset(logics_phy as u64),
+            lowered_from: PhyOffset(if logics_ms == 0 { lowered_from as u64 } else { 0 }),
         }
     }
 }
@@ -159,6 +165,7 @@ mod tests {
         master_flushed: 4,
         confirm_phy: 5,
         logics_phy: PhyOffset(0x0A0B_0C0D),
+        lowered_from: PhyOffset(0),
     };
 
     #[test]
@@ -175,6 +182,20 @@ mod tests {
         assert!(bytes[48..].iter().all(|b| *b == 0));
         assert_eq!(block_on(read(&io, Path::new(ROOT))).unwrap(), SOME);
         assert_eq!(block_on(read(&io.after_crash(), Path::new(ROOT))).unwrap(), SOME);
+    }
+
+    #[test]
+    fn what_a_recovery_lowered_is_known_until_the_queues_are_synced_again() {
+        let io = disk(1, Faults::none());
+        let lowered = Checkpoint { logics_ms: 0, lowered_from: PhyOffset(0x1234), ..SOME };
+        block_on(write(&io, Path::new(ROOT), &lowered)).unwrap();
+        assert_eq!(block_on(read(&io, Path::new(ROOT))).unwrap(), lowered);
+        // As Apache's broker does it: its own fields alone.
+        let mut bytes = io.contents(Path::new("/s/checkpoint")).unwrap();
+        bytes[15] = 9;
+        io.plant(Path::new("/s/checkpoint"), &bytes);
+        let read = block_on(read(&io, Path::new(ROOT))).unwrap();
+        assert_eq!(read, Checkpoint { logics_ms: 9, lowered_from: PhyOffset(0), ..SOME });
     }
 
     #[test]

@@ -9,6 +9,8 @@
 //! 3. What is not decodable ends the log; below L it is damage, and is stepped over when whole records follow.
 //! 4. All is flushed and synced, then the checkpoint is written. Before a change that the checkpoint on disk would not cover, a lower
 //!    one is written and the store marked as running, so that a crash in here only makes the next start do the same again.
+mod lost_queues;
+
 use crate::checkpoint::{self, Checkpoint};
 use crate::consume_queue::{Appended, ConsumeQueue, Entry};
 use crate::deleted_topics::{self, Deleted};
@@ -18,7 +20,6 @@ use crate::index::{Index, Lost};
 use crate::io::Io;
 use crate::log_scan::{At, Cursor, Segments};
 use crate::open::{Opened, Progress, QueueState, RepairReport};
-use crate::queue_ends;
 use crate::queue_scan::{self, QueueFiles, QueueFound, Trust};
 use crate::seeded::{Bug, bug};
 use crate::{StoreConfig, StoreError};
@@ -52,8 +53,6 @@ pub(crate) struct Recovery<'a, I: Io> {
     keys_from: u64,
     /// The checkpoint as it is on the disk.
     checkpoint: Checkpoint,
-    /// Store time of the last synced record, when an earlier recovery lowered the checkpoint and did not end; else 0.
-    lowered_from_ms: i64,
     deleted: Deleted,
     /// Where the present walk began.
     walk_from: u64,
@@ -102,7 +101,6 @@ impl<'a, I: Io> Recovery<'a, I> {
             index_from: 0,
             keys_from: 0,
             checkpoint: Checkpoint::default(),
-            lowered_from_ms: 0,
             deleted: Deleted::default(),
             walk_from: 0,
             deeper: None,
@@ -115,9 +113,6 @@ impl<'a, I: Io> Recovery<'a, I> {
     pub async fn run(mut self, mut progress: impl FnMut(Progress)) -> Result<Opened, StoreError> {
         self.told_ms = self.io.now_ms();
         self.checkpoint = checkpoint::read(&self.io, &self.config.root).await?;
-        if self.checkpoint.logics_ms == 0 {
-            self.lowered_from_ms = self.checkpoint.physic_ms;
-        }
         self.deleted = deleted_topics::read(&self.io, &self.config.root).await?;
         let start = self.choose_start().await?;
         self.scan_queues(&start).await?;
@@ -127,10 +122,13 @@ impl<'a, I: Io> Recovery<'a, I> {
         self.compare_queue_ends().await?;
         let start = self.refine_start(start).await?;
         let mut from = self.damaged_queues(start.at).await?;
+        if !self.has_queue_of_last_synced().await? {
+            from = self.segments.min();
+        }
         from = self.open_index(&start, from).await?;
         let end = loop {
             self.walk_from = from;
-            self.cover(from).await?;
+            self.cover(from, start.mark).await?;
             self.cut_index().await?;
             let end = self.walk(from, start.mark, &mut progress).await?;
             match self.deeper.take() {
@@ -229,28 +227,6 @@ impl<'a, I: Io> Recovery<'a, I> {
         at
     }
 
-    /// After a clean stop that noted where the queues ended: what the files do not show any more is damage.
-    async fn compare_queue_ends(&mut self) -> Result<(), StoreError> {
-        let noted = match queue_ends::read(&self.io, &self.config.root, &self.checkpoint).await? {
-            Some(noted) if self.clean => noted,
-            _ => return Ok(()),
-        };
-        for (topic, queues) in noted {
-            for (queue, max) in queues {
-                let known = self.by_name.get(&topic).and_then(|queues| queues.get(&queue)).copied();
-                let i = known.unwrap_or_else(|| {
-                    self.add_queue(QueueFound { topic: topic.clone(), queue, ..QueueFound::default() })
-                });
-                let q = &mut self.queues[i];
-                if q.max < max && q.found.damage.is_none() {
-                    q.found.damage = Some("entries are missing at its end");
-                    q.found.tail |= q.last_phy.is_some();
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// After a clean stop, the newest record that any queue knows is a better start and mark than an old checkpoint.
     async fn refine_start(&mut self, start: Start) -> Result<Start, StoreError> {
         if !self.clean {
@@ -270,67 +246,6 @@ impl<'a, I: Io> Recovery<'a, I> {
             && cursor.at() == newest;
         let at = if stands { newest } else { self.segment_to_start_at(&mut cursor, newest).await? };
         Ok(Start { at, mark, ..start })
-    }
-
-    /// Where the walk must begin for the sake of queues whose files are damaged; `at` without any.
-    async fn damaged_queues(&mut self, at: u64) -> Result<u64, StoreError> {
-        let min = self.segments.min();
-        let mut from = at;
-        let mut notes = Vec::new();
-        for q in &self.queues {
-            if let Some(damage) = q.found.damage {
-                let good_to = q.last_phy.unwrap_or(min).max(min);
-                notes.push(format!(
-                    "consumequeue/{}/{}: {damage}; built again from {good_to} on",
-                    q.found.topic, q.found.queue
-                ));
-                from = from.min(good_to);
-            }
-        }
-        let suspects = |q: &Queue<I>| q.found.later_start && q.found.min_phy.is_some_and(|phy| phy > min);
-        let to = self.queues.iter().filter(|q| suspects(q)).filter_map(|q| q.found.min_phy).max();
-        if let Some(to) = to {
-            let lost = self.lost_fronts(min, to.min(self.segments.limit()), suspects).await?;
-            for i in lost {
-                let q = &mut self.queues[i];
-                notes.push(format!(
-                    "consumequeue/{}/{}: its front is missing; built again",
-                    q.found.topic, q.found.queue
-                ));
-                from = min;
-                q.found.damage = Some("a missing front");
-                (q.min, q.max, q.last_phy) = (0, 0, None);
-                q.found.tail = true;
-            }
-        }
-        notes.into_iter().for_each(|note| self.report.note(note));
-        Ok(from)
-    }
-
-    /// Which of the suspect queues have records in `from..to` below their first entry's.
-    async fn lost_fronts(
-        &self,
-        from: u64,
-        to: u64,
-        suspects: impl Fn(&Queue<I>) -> bool,
-    ) -> Result<Vec<usize>, StoreError> {
-        let mut lost = Vec::new();
-        let mut cursor = Cursor::new(self.io.clone(), self.segments, from);
-        while cursor.at() < to
-            && let At::Record(bytes) = cursor.look().await?
-        {
-            let at = cursor.at();
-            let d = dispatch::of_record(&cursor.record(), PhyOffset(at), &self.config.delay_levels_ms);
-            if let Some(&i) = self.by_name.get(d.topic).and_then(|queues| queues.get(&d.queue)) {
-                let q = &self.queues[i];
-                let before = q.found.min_phy.is_some_and(|phy| at < phy) && d.queue_offset < q.min;
-                if d.queued && before && suspects(q) && !lost.contains(&i) {
-                    lost.push(i);
-                }
-            }
-            cursor.pass(bytes);
-        }
-        Ok(lost)
     }
 
     async fn open_index(&mut self, start: &Start, from: u64) -> Result<u64, StoreError> {
@@ -361,12 +276,14 @@ impl<'a, I: Io> Recovery<'a, I> {
         }
     }
 
-    /// A crash from here on must start at `from` or before.
-    async fn cover(&mut self, from: u64) -> Result<(), StoreError> {
+    /// A crash from here on must start at `from` or before, and know that what is below `mark` was synced.
+    async fn cover(&mut self, from: u64, mark: u64) -> Result<(), StoreError> {
         let root = &self.config.root;
         let lower =
             from < self.checkpoint.logics_phy.0 || (self.checkpoint.logics_phy.0 == 0 && self.deeper_than_times(from));
         if lower {
+            let known = self.checkpoint.logics_phy.0.max(mark.saturating_sub(1));
+            self.checkpoint.lowered_from = self.checkpoint.lowered_from.max(PhyOffset(known));
             self.checkpoint.logics_phy = PhyOffset(from);
             self.checkpoint.logics_ms = 0;
             checkpoint::write(&self.io, root, &self.checkpoint).await?;
@@ -442,11 +359,10 @@ impl<'a, I: Io> Recovery<'a, I> {
         Ok(cursor.at())
     }
 
-    /// Whether a bad stretch lies below what was synced, and whole records follow, at the first of which the cursor is then. A recovery that
-    /// was crashed has lowered the checkpoint's position, not the time of the last synced record: what is older was synced too.
+    /// Whether a bad stretch lies below what was synced, and whole records follow, at the first of which the cursor is then.
     async fn is_damage(&self, bad: u64, mark: u64, cursor: &mut Cursor<'_, I>) -> Result<bool, StoreError> {
-        let older = |cursor: &Cursor<'_, I>| cursor.record().store_timestamp_ms < self.lowered_from_ms;
-        Ok((bad < mark || self.lowered_from_ms > 0) && cursor.find_next().await? && (bad < mark || older(cursor)))
+        let synced = bad < mark || bad <= self.checkpoint.lowered_from.0 && self.checkpoint.lowered_from.0 > 0;
+        Ok(synced && !bug(Bug::DamageEndsLog) && cursor.find_next().await?)
     }
 
     /// How long ago the last word was, ms, when it is time for the next.
@@ -487,6 +403,11 @@ impl<'a, I: Io> Recovery<'a, I> {
         let entry = Entry { phy: d.phy, bytes: d.bytes, tags_code: d.tags_code };
         if d.queue_offset == q.max {
             self.drop_renumbered(i);
+            return self.append(i, d.queue_offset, entry).await;
+        }
+        if d.queue_offset < q.max && q.last_phy.is_none() {
+            // Of a queue without a good entry only a file's name told the number, and files before it may be gone.
+            self.restart(i, d.queue_offset).await?;
             return self.append(i, d.queue_offset, entry).await;
         }
         if d.queue_offset < q.max {

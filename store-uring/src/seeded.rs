@@ -36,13 +36,15 @@ pub enum Bug {
     QueueTailKept,
     /// A record without its last sectors counts as whole.
     TornRecordKept,
+    /// What decayed below the synced mark ends the log.
+    DamageEndsLog,
     /// Segments are removed although the queue entries that lead into them are not synced.
     RetentionBeforeCheckpoint,
 }
 
 impl Bug {
     #[cfg(feature = "seeded-bugs")]
-    pub const ALL: [Bug; 17] = [
+    pub const ALL: [Bug; 18] = [
         Bug::AckBeforeSync,
         Bug::RollSyncsNewSegmentOnly,
         Bug::CheckpointBeforeQueueSync,
@@ -59,6 +61,7 @@ impl Bug {
         Bug::EntriesTrustedAfterCrash,
         Bug::QueueTailKept,
         Bug::TornRecordKept,
+        Bug::DamageEndsLog,
         Bug::RetentionBeforeCheckpoint,
     ];
 }

@@ -181,6 +181,20 @@ fn missing_derived_directories_and_checkpoints_are_no_matter() {
     }
 }
 
+/// After a kill, with a checkpoint that covers all of the log.
+#[test]
+fn queues_that_are_gone_as_a_whole_are_built_again_after_a_kill() {
+    for (lost, told) in [("consumequeue", "no queue is left"), ("consumequeue/A", "A/0: missing, though it was synced")]
+    {
+        let (io, model) = prepared(true);
+        block_on(checkpoint::mark_running(&io, Path::new("/s"))).unwrap();
+        let lost = Path::new("/s").join(lost);
+        io.paths().iter().filter(|path| path.starts_with(&lost)).for_each(|path| io.lose(path));
+        let notes = check(&io, &model, told);
+        assert!(notes.iter().any(|note| note.contains(told)), "{notes:?}");
+    }
+}
+
 #[test]
 fn strangers_among_the_files_are_ignored_and_named() {
     let (io, model) = prepared(true);

@@ -18,8 +18,8 @@ pub async fn judge(io: SimIo, plan: &Plan, model: &Model, sure: usize, what: &st
     let opened = Machine::open(io.clone(), &plan.config).await;
     let machine = opened.unwrap_or_else(|e| panic!("{what}: does not open: {e}"));
     let told = Told(&machine.opened.report, machine.opened.min.0, machine.opened.end.0);
-    assert!(machine.opened.report.damaged.is_empty(), "{what}: damage");
     let count = judge_log(&machine, model, sure, what);
+    judge_damage(&machine, model, count, what);
     judge_queues(&machine, model, count, what).await;
     judge_index(&machine, model, count, what).await;
     judge_tables(&io, model, what).await;
@@ -77,7 +77,12 @@ fn judge_log(machine: &Machine, model: &Model, sure: usize, what: &str) -> usize
     'walk: while let Some(file) = files.get(&(at - at % bytes)) {
         let mut inside = (at % bytes) as usize;
         while inside < file.len() {
+            let bad = model.log.get(count).filter(|sent| sent.phy == at && model.bad.contains(&at));
             match record::parse(&file[inside..], true) {
+                _ if bad.is_some() => {
+                    inside += bad.map_or(0, |sent| sent.bytes.len());
+                    count += 1;
+                }
                 Ok(Found::Blank { bytes: rest }) => {
                     assert_eq!(inside + rest, file.len(), "{what}: a blank of another length at {at}");
                     inside += rest;
@@ -106,6 +111,23 @@ fn judge_log(machine: &Machine, model: &Model, sure: usize, what: &str) -> usize
     count
 }
 
+/// What is told as damage is what went bad, to the byte.
+fn judge_damage(machine: &Machine, model: &Model, count: usize, what: &str) {
+    let report = &machine.opened.report;
+    let stored = || model.log[..count].iter().filter(|sent| sent.phy >= machine.opened.min.0);
+    for (from, to) in &report.damaged {
+        let mut inside =
+            stored().filter(|sent| sent.phy < *to && *from < sent.phy + sent.bytes.len() as u64).peekable();
+        assert_eq!(inside.peek().map(|sent| sent.phy), Some(*from), "{what}: damage at {from}..{to}");
+        let whole = inside.find(|sent| !model.bad.contains(&sent.phy));
+        assert_eq!(whole, None, "{what}: whole, and told as damage at {from}..{to}");
+    }
+    for phy in stored().map(|sent| sent.phy).filter(|phy| model.bad.contains(phy) && *phy >= report.scanned_from) {
+        let told = report.damaged.iter().any(|(from, to)| (from..to).contains(&&phy));
+        assert!(told, "{what}: the bad record at {phy} was scanned and is not told");
+    }
+}
+
 async fn judge_queues(machine: &Machine, model: &Model, count: usize, what: &str) {
     let min = machine.opened.min;
     let expected = model.queues(count);
@@ -121,19 +143,26 @@ async fn judge_queues(machine: &Machine, model: &Model, count: usize, what: &str
             panic!("{what}: {id:?} with {} entries is gone", entries.len())
         };
         let gone = entries.partition_point(|e| e.phy < min);
-        assert_eq!(queue.min().0 as usize, gone, "{what}: first offset of {id:?}, the log begins at {min}");
-        let mut at = gone;
+        let bad = |at: usize| model.bad.contains(&entries[at].phy.0);
+        let first = queue.min().0 as usize;
+        let right = first >= gone && (gone..first).all(bad);
+        assert!(right, "{what}: first offset of {id:?} is {first}, not {gone}; the log begins at {min}");
+        let mut at = first;
         while at < entries.len() {
             let mut found = Vec::new();
             let read = queue.read(QueueOffset(at as u64), 16, &mut found).await;
             read.unwrap_or_else(|e| panic!("{what}: {id:?} at {at}: {e}"));
             assert!(!found.is_empty(), "{what}: {id:?} at {at}: nothing");
             for entry in found {
-                assert_eq!(entry, entries[at], "{what}: entry {at} of {id:?} in {}", queue_dir(id).display());
-                let mut bytes = Vec::new();
-                let read = reader.read_record(entry.phy, entry.bytes, machine.log.written(), &mut bytes).await;
-                read.unwrap_or_else(|e| panic!("{what}: {id:?} at {at}: {e}"));
-                assert_eq!(bytes, bodies[&entry.phy.0], "{what}: record {at} of {id:?}");
+                let lost = bad(at) && entry.is_hole();
+                let same = lost || entry == entries[at];
+                assert!(same, "{what}: entry {at} of {id:?} in {}: {entry:?}", queue_dir(id).display());
+                if !bad(at) {
+                    let mut bytes = Vec::new();
+                    let read = reader.read_record(entry.phy, entry.bytes, machine.log.written(), &mut bytes).await;
+                    read.unwrap_or_else(|e| panic!("{what}: {id:?} at {at}: {e}"));
+                    assert_eq!(bytes, bodies[&entry.phy.0], "{what}: record {at} of {id:?}");
+                }
                 at += 1;
             }
         }
@@ -153,7 +182,13 @@ async fn judge_index(machine: &Machine, model: &Model, count: usize, what: &str)
         let found = machine.index.query(hash, 64, 0, i64::MAX).await;
         let found = found.unwrap_or_else(|e| panic!("{what}: key {}: {e}", sent.key));
         let times = found.iter().filter(|phy| phy.0 == sent.phy).count();
-        assert_eq!(times, 1, "{what}: key {} of the record at {} leads to {found:?}", sent.key, sent.phy);
+        let wanted = usize::from(!model.bad.contains(&sent.phy));
+        assert!(
+            (wanted..=1).contains(&times),
+            "{what}: key {} of the record at {} leads to {found:?}",
+            sent.key,
+            sent.phy
+        );
         let behind = found.iter().find(|phy| **phy >= machine.opened.end);
         assert_eq!(behind, None::<&PhyOffset>, "{what}: key {} leads behind the end", sent.key);
     }

@@ -4,6 +4,7 @@ mod judge;
 mod machine;
 mod model;
 mod plan;
+mod rot;
 mod run;
 #[path = "seeded.rs"]
 mod seeded_bugs;

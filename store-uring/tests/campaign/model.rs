@@ -1,5 +1,5 @@
 //! What was sent, and how far it was acknowledged: the judge's side of the truth. Knows no disk.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use uringmq_store::consume_queue::Entry;
 
@@ -75,6 +75,8 @@ pub struct Model {
     pub tables: [Table; TABLES],
     /// A deletion that was begun and not acknowledged: of this topic nothing is known.
     pub deleting: Option<String>,
+    /// Positions of records that went bad on the disk.
+    pub bad: BTreeSet<u64>,
     /// Of topics that were deleted: so many records of the log are older than that, and in no queue.
     pub deleted: BTreeMap<String, usize>,
 }

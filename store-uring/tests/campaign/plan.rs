@@ -92,6 +92,8 @@ pub enum Step {
     Fault,
     /// A bit of a table, of its backup or of its mark flips.
     Decay,
+    /// Part of the log below the synced mark goes bad.
+    Rot,
     /// A topic is deleted; the next send to it makes it anew.
     Delete,
     Stop,
@@ -101,7 +103,7 @@ pub enum Step {
 
 impl Step {
     pub fn next(random: &mut Random) -> Self {
-        match random.below(68) {
+        match random.below(70) {
             0..=27 => Step::Send,
             28..=37 => Step::Dispatch,
             38..=41 => Step::Flush,
@@ -114,7 +116,8 @@ impl Step {
             61 | 62 => Step::Kill,
             63 => Step::CutPower,
             64 | 65 => Step::Decay,
-            _ => Step::Delete,
+            66 | 67 => Step::Delete,
+            _ => Step::Rot,
         }
     }
 }

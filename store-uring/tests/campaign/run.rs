@@ -3,6 +3,7 @@ use crate::judge::judge;
 use crate::machine::Machine;
 use crate::model::{Model, TABLES};
 use crate::plan::{DELETABLE, Plan, Random, Step};
+use crate::rot::lose_queue_file;
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
@@ -226,14 +227,20 @@ impl Life {
             }
             Step::Retain => machine.retain(&model).await,
             Step::Keep => machine.log.keeper().step().await.map(drop),
-            Step::Fault => {
-                self.fault().await;
-                Ok(())
+            Step::Fault if self.fault().await => {
+                // What the refused batch left meets the next one.
+                if let Err(e) = machine.send(&self.plan, &mut self.random, &model).await {
+                    self.met(e, "a send to a disk that is full for a moment");
+                }
+                self.io.set_faults(self.calm());
+                machine.send(&self.plan, &mut self.random, &model).await
             }
+            Step::Fault => Ok(()),
             Step::Decay => {
                 machine.decay(&mut self.random, &model);
                 Ok(())
             }
+            Step::Rot => machine.rot(&mut self.random, &mut model.borrow_mut()).await,
             Step::Delete => {
                 let topic = self.random.pick(&DELETABLE);
                 machine.delete(topic, &model).await
@@ -252,20 +259,26 @@ impl Life {
         Faults { yielding: self.plan.yielding, short_write_every: self.plan.short_write_every, ..Faults::none() }
     }
 
-    async fn fault(&mut self) {
+    /// Errors to come, or none any more. True when a batch is to be refused right now.
+    async fn fault(&mut self) -> bool {
         let mut faults = self.calm();
         if !self.plan.faults || (self.armed && self.random.one_in(2)) {
             self.armed = false;
             self.io.set_faults(faults);
-            return;
+            return false;
         }
+        let mut refused = false;
         let soon = self.random.below(12);
         let counts = self.io.counts();
         match self.random.below(8) {
             0 => faults.write_error_at = Some(counts.writes + soon),
             1 => faults.sync_error_at = Some(counts.syncs + soon),
             2 => faults.read_error_at = Some(counts.reads + soon),
-            3 | 4 => faults.write_no_space_at = Some(counts.writes + soon),
+            3 => faults.write_no_space_at = Some(counts.writes + soon),
+            4 => {
+                faults.write_no_space_at = Some(counts.writes + self.random.below(2));
+                refused = true;
+            }
             _ => {
                 let space = self.io.space(std::path::Path::new("/")).await.expect("not crashed");
                 let room = self.random.pick(&[0, 512, 4096, 12_288, 40_960]);
@@ -274,11 +287,15 @@ impl Life {
         }
         self.armed = true;
         self.io.set_faults(faults);
+        refused
     }
 
     async fn restart(&mut self, machine: Machine, by_cut: bool, what: String) -> Machine {
         drop(machine);
         self.io = if by_cut { self.io.after_crash() } else { self.io.after_kill() };
+        if self.random.one_in(4) {
+            lose_queue_file(&self.io, &mut self.random);
+        }
         if by_cut {
             let mut model = self.court.model.borrow_mut();
             model.written = model.durable;

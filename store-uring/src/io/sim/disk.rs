@@ -256,6 +256,11 @@ impl Disk {
         }
         self.inodes.retain(|id, _| linked.contains(id));
     }
+    pub(super) fn begin_anew(&mut self) {
+        for id in self.ids() {
+            self.inode(id).begin_anew();
+        }
+    }
     /// Everything written so far is durable, or (a crash, an error) each file's part is a matter of chance.
     pub(super) fn sync_all(&mut self) -> io::Result<()> {
         let ids = self.ids();

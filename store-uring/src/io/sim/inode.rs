@@ -24,6 +24,8 @@ pub(super) struct Inode {
     unreadable: BTreeSet<u64>,
     /// A failed sync left sectors that are not durable and not pending either.
     forgotten: bool,
+    /// Written past the page cache.
+    direct: bool,
 }
 
 impl Inode {
@@ -82,6 +84,23 @@ impl Inode {
     pub(super) fn forget_pending(&mut self) {
         self.forgotten |= !self.pending.is_empty();
         self.pending.clear();
+    }
+    /// A process begins anew. Its syncs bring what failed ones of the process before left behind, where that had reached the device: a flush
+    /// covers all writes that the device took before (NVMe base specification, Flush). Pages that the kernel failed to write are clean
+    /// for it, and stay away.
+    pub(super) fn begin_anew(&mut self) {
+        if !self.forgotten || !self.direct {
+            return;
+        }
+        for (sector, data) in &self.live {
+            if self.durable.get(sector).is_none_or(|old| old != data) {
+                self.pending.entry(*sector).or_insert_with(|| vec![data.clone()]);
+            }
+        }
+        self.forgotten = false;
+    }
+    pub(super) fn written_direct(&mut self) {
+        self.direct = true;
     }
     /// What it takes of the disk: what was allocated, and sectors written behind that.
     pub(super) fn used(&self) -> u64 {

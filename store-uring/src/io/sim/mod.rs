@@ -34,7 +34,8 @@ pub struct Faults {
     pub write_error_at: Option<u64>,
     /// The write gets some of its sectors and then no space, as on a filesystem that copies on write or has quotas.
     pub write_no_space_at: Option<u64>,
-    /// The sync fails and what it should have made durable never gets there unless it is written again.
+    /// The sync fails and what it should have made durable does not get there unless it is written again; what was written past the page
+    /// cache may, by a sync of the next process.
     pub sync_error_at: Option<u64>,
     /// Bytes of all files together; ENOSPC beyond.
     pub capacity_bytes: Option<u64>,
@@ -131,7 +132,9 @@ impl SimIo {
     }
     /// Another disk, as this one stands after the process is killed; what was not synced is still not durable. Without faults.
     pub fn after_kill(&self) -> SimIo {
-        self.copy()
+        let next = self.copy();
+        next.disk.borrow_mut().begin_anew();
+        next
     }
     fn copy(&self) -> SimIo {
         let mut disk = self.disk.borrow().clone();
@@ -200,6 +203,12 @@ impl SimIo {
         let Some(Node::File(id)) = disk.live.get(&clean(path)).copied() else { return false };
         disk.inode(id).make_unreadable(from / SECTOR as u64..to.div_ceil(SECTOR as u64));
         true
+    }
+    /// The file's name is gone for good, and nobody removed it.
+    pub fn lose(&self, path: &Path) {
+        let mut disk = self.disk.borrow_mut();
+        disk.live.remove(&clean(path));
+        disk.durable.remove(&clean(path));
     }
     /// Every path, directories included.
     pub fn paths(&self) -> Vec<PathBuf> {
@@ -381,7 +390,12 @@ impl File for SimFile {
         if let Err(e) = self.check_writable() {
             return (Err(e), buf);
         }
-        let wrote = self.operate(|disk| disk.write(self.inode, at, &buf));
+        let wrote = self.operate(|disk| {
+            if self.how.direct {
+                disk.inode(self.inode).written_direct();
+            }
+            disk.write(self.inode, at, &buf)
+        });
         (wrote, buf)
     }
     async fn read_at(&self, at: u64, bytes: usize) -> io::Result<Vec<u8>> {

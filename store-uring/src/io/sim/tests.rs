@@ -97,6 +97,25 @@ fn the_numbered_faults_happen() {
 }
 
 #[test]
+fn what_a_failed_sync_left_in_the_device_is_brought_by_one_of_the_next_process() {
+    for direct in [true, false] {
+        let io = SimIo::new(7, Faults { sync_error_at: Some(0), ..Faults::none() });
+        let how = Open { access: Access::Write, direct };
+        let written = block_on(async {
+            put(&io, "/a", &[]).await.unwrap();
+            io.sync_dir(Path::new("/")).await.unwrap();
+            let file = io.open(Path::new("/a"), how).await.unwrap();
+            file.write_at(0, vec![3; 4096]).await.0.unwrap();
+            assert!(file.sync().await.is_err());
+            let next = io.after_kill();
+            next.open(Path::new("/a"), how).await.unwrap().sync().await.unwrap();
+            next.after_crash().contents(Path::new("/a")).unwrap().first() == Some(&3)
+        });
+        assert_eq!(written, direct, "through the page cache it is gone");
+    }
+}
+
+#[test]
 fn a_crash_stops_everything() {
     let io = SimIo::new(1, Faults::crash_at(1));
     block_on(async {

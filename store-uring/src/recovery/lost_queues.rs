@@ -1,0 +1,123 @@
+//! Queues that lost files: what the marks of a clean stop, the checkpoint and the log's front tell of them, and where the walk must begin for
+//! their sake.
+use super::{Queue, Recovery};
+use crate::StoreError;
+use crate::dispatch;
+use crate::io::Io;
+use crate::log_scan::{At, Cursor};
+use crate::queue_ends;
+use crate::queue_scan::QueueFound;
+use uringmq_proto::types::PhyOffset;
+
+impl<I: Io> Recovery<'_, I> {
+    /// After a clean stop that noted where the queues ended: what the files do not show any more is damage.
+    pub(super) async fn compare_queue_ends(&mut self) -> Result<(), StoreError> {
+        let noted = match queue_ends::read(&self.io, &self.config.root, &self.checkpoint).await? {
+            Some(noted) if self.clean => noted,
+            _ => return Ok(()),
+        };
+        for (topic, queues) in noted {
+            for (queue, max) in queues {
+                let known = self.by_name.get(&topic).and_then(|queues| queues.get(&queue)).copied();
+                let i = known.unwrap_or_else(|| {
+                    self.add_queue(QueueFound { topic: topic.clone(), queue, ..QueueFound::default() })
+                });
+                let q = &mut self.queues[i];
+                if q.max < max && q.found.damage.is_none() {
+                    q.found.damage = Some("entries are missing at its end");
+                    q.found.tail |= q.last_phy.is_some();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the walk must begin for the sake of queues whose files are damaged; `at` without any.
+    pub(super) async fn damaged_queues(&mut self, at: u64) -> Result<u64, StoreError> {
+        let min = self.segments.min();
+        let mut from = at;
+        let mut notes = Vec::new();
+        for q in &self.queues {
+            if let Some(damage) = q.found.damage {
+                let good_to = q.last_phy.unwrap_or(min).max(min);
+                notes.push(format!(
+                    "consumequeue/{}/{}: {damage}; built again from {good_to} on",
+                    q.found.topic, q.found.queue
+                ));
+                from = from.min(good_to);
+            }
+        }
+        let suspects = |q: &Queue<I>| q.found.later_start && q.found.min_phy.is_some_and(|phy| phy > min);
+        let to = self.queues.iter().filter(|q| suspects(q)).filter_map(|q| q.found.min_phy).max();
+        if let Some(to) = to {
+            let lost = self.lost_fronts(min, to.min(self.segments.limit()), suspects).await?;
+            for i in lost {
+                let q = &mut self.queues[i];
+                notes.push(format!(
+                    "consumequeue/{}/{}: its front is missing; built again",
+                    q.found.topic, q.found.queue
+                ));
+                from = min;
+                q.found.damage = Some("a missing front");
+                (q.min, q.max, q.last_phy) = (0, 0, None);
+                q.found.tail = true;
+            }
+        }
+        notes.into_iter().for_each(|note| self.report.note(note));
+        Ok(from)
+    }
+
+    /// The record that the checkpoint names is of a queue that was synced with it. Where that is gone, others that no later record would tell
+    /// of may be gone too.
+    pub(super) async fn has_queue_of_last_synced(&mut self) -> Result<bool, StoreError> {
+        let known = self.checkpoint.logics_phy.0;
+        if self.clean || known == 0 || known < self.segments.min() || known >= self.segments.limit() {
+            return Ok(true);
+        }
+        if self.queues.is_empty() {
+            self.report.note("consumequeue: no queue is left; all are built again".to_owned());
+            return Ok(false);
+        }
+        let mut cursor = Cursor::new(self.io.clone(), self.segments, known);
+        let At::Record(_) = cursor.look().await? else { return Ok(true) };
+        let d = dispatch::of_record(&cursor.record(), PhyOffset(cursor.at()), &self.config.delay_levels_ms);
+        if !d.queued
+            || self.is_of_deleted_topic(&d)
+            || self.by_name.get(d.topic).is_some_and(|q| q.contains_key(&d.queue))
+        {
+            return Ok(true);
+        }
+        self.report
+            .note(format!("consumequeue/{}/{}: missing, though it was synced; all is built again", d.topic, d.queue));
+        Ok(false)
+    }
+
+    /// Which of the suspect queues have records in `from..to` below their first entry's.
+    async fn lost_fronts(
+        &self,
+        from: u64,
+        to: u64,
+        suspects: impl Fn(&Queue<I>) -> bool,
+    ) -> Result<Vec<usize>, StoreError> {
+        let mut lost = Vec::new();
+        let mut cursor = Cursor::new(self.io.clone(), self.segments, from);
+        while cursor.at() < to {
+            let bytes = match cursor.look().await? {
+                At::Record(bytes) => bytes,
+                At::Bad(_) if cursor.find_next().await? => continue,
+                At::Bad(_) | At::End => break,
+            };
+            let at = cursor.at();
+            let d = dispatch::of_record(&cursor.record(), PhyOffset(at), &self.config.delay_levels_ms);
+            if let Some(&i) = self.by_name.get(d.topic).and_then(|queues| queues.get(&d.queue)) {
+                let q = &self.queues[i];
+                let before = q.found.min_phy.is_some_and(|phy| at < phy) && d.queue_offset < q.min;
+                if d.queued && before && suspects(q) && !lost.contains(&i) {
+                    lost.push(i);
+                }
+            }
+            cursor.pass(bytes);
+        }
+        Ok(lost)
+    }
+}
