@@ -118,6 +118,9 @@ interop() { bench-harness/interop/run --target ours "$@"; }
 
 stores() { bench-harness/interop/run-stores; }
 
+# Kills the broker and its clients at random; all that was acknowledged is consumed. storm is CI's short one.
+storm() { bench-harness/interop/run-storm --seconds "${1:-45}"; }
+
 pairs() { bench-harness/interop/run-pairs; }
 
 # kill_loop FLUSH_DISK_TYPE ROUNDS [chaos]: kill -9 under load and restart, over and over on one store; everything acknowledged must be
@@ -161,6 +164,8 @@ run_stage() {
     build) stage build cargo build --workspace --bins ;;
     stores) stage stores stores ;;
     pairs) stage pairs pairs ;;
+    storm) stage storm storm ;;
+    storm-10) stage storm-10 storm 600 ;;
     interop) stage interop interop --shards 2 ;;
     interop-1) stage interop-1 interop --shards 1 --split --only java5 --tests "$SHORT" ;;
     interop-3) stage interop-3 interop_3 ;;
@@ -180,8 +185,8 @@ run_stage() {
   esac
 }
 
-CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3)
-LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 pairs differential big)
+CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3 storm)
+LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 storm-10 pairs differential big)
 
 case ${1:-} in
   '') STAGES=("${CI_STAGES[@]}") ;;

@@ -98,6 +98,11 @@ impl Server {
         or(read, over).await
     }
 
+    /// Disconnected when the process has ended.
+    pub(crate) fn end(&self) -> flume::Receiver<()> {
+        self.ended.clone()
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.is_disconnected()
     }

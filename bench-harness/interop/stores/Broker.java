@@ -11,7 +11,7 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 
-/** One server process: Apache's broker or ours on a store, or the NameServer. Ended by its own process handle alone. */
+/** One process: Apache's broker or ours on a store, the NameServer, or a client of its own. Ended by its own process handle alone. */
 final class Broker {
     enum Make { APACHE, OURS }
 
@@ -77,7 +77,7 @@ final class Broker {
         return spawn(command, log, home);
     }
 
-    private static Broker spawn(List<String> command, Path log, Path home) throws IOException {
+    static Broker spawn(List<String> command, Path log, Path home) throws IOException {
         ProcessBuilder builder = new ProcessBuilder(command).redirectErrorStream(true).redirectOutput(log.toFile())
             .redirectInput(new File("/dev/null"));
         if (home != null) {
@@ -92,7 +92,7 @@ final class Broker {
         return Files.readString(log, StandardCharsets.UTF_8);
     }
 
-    private void await(String line) throws Exception {
+    void await(String line) throws Exception {
         long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(READY_SECONDS);
         while (!output().contains(line)) {
             if (!process.isAlive()) {

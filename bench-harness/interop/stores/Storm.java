@@ -1,0 +1,230 @@
+package stores;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Random;
+import java.util.Set;
+import java.util.TreeMap;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+/**
+ * A producer and two consumers of every kind, in processes of their own, under kill -9 of the broker and of each of them: all that was
+ * acknowledged is consumed, nothing is consumed that was never sent or was rolled back, orderly consumers skip nothing, delays are never
+ * early. {@code ../run-storm} builds and starts this.
+ */
+public final class Storm {
+    static final int QUEUES = 4;
+    /** After the last kill: locks of dead orderly consumers, checks of transactions and retries take their time. */
+    private static final int SETTLE_SECONDS = 180;
+
+    enum Kind {
+        ORDERLY, PLAIN, TRANSACTION, LEVEL, TIMER;
+
+        String topic() {
+            return "storm-" + name().toLowerCase(Locale.ROOT);
+        }
+    }
+
+    /** What becomes of a transaction. */
+    static boolean isCommitted(int n) {
+        return n / Kind.values().length % 5 < 3;
+    }
+
+    private record Got(int n, int queue, long offset, long nanos, long lateMillis) {}
+
+    private final Path work;
+    private final Broker.Programs programs;
+    private final String shards;
+    private final int port;
+    private final String nameServer;
+    private final Random random;
+    private final Map<String, Broker> running = new TreeMap<>();
+    private final Map<String, Integer> kills = new TreeMap<>();
+
+    private Storm(String[] args) throws IOException {
+        programs = new Broker.Programs(Path.of(args[0]), Path.of(args[1]), ProcessHandle.current().info().command().orElse("java"));
+        work = Path.of(args[2]);
+        random = new Random(Long.parseLong(args[4]));
+        shards = args[5];
+        port = Stores.freePort();
+        nameServer = "127.0.0.1:" + Stores.freePort();
+    }
+
+    /** LIB URINGMQ WORK SECONDS SEED SHARDS */
+    public static void main(String[] args) throws Exception {
+        System.setProperty("rocketmq.client.logRoot", args[2] + "/client-logs");
+        System.setProperty("rocketmq.log.root", args[2] + "/client-logs");
+        Checks checks = new Checks();
+        Storm storm = new Storm(args);
+        checks.check("storm", "rages", () -> storm.rage(Integer.parseInt(args[3])));
+        storm.judge(checks);
+        for (Broker process : storm.running.values()) {
+            process.kill();
+        }
+        System.out.println(checks.passed + " passed, " + checks.failed + " failed");
+        System.exit(checks.failed.get() == 0 && checks.passed.get() > 0 ? 0 : 1);
+    }
+
+    private String rage(int seconds) throws Exception {
+        Files.writeString(work.resolve("namesrv.conf"), "listenPort=" + nameServer.split(":")[1] + "\nbindAddress=127.0.0.1\n");
+        running.put("names", Broker.nameServer(programs, work.resolve("namesrv.conf"), work.resolve("namesrv.log")));
+        Files.writeString(work.resolve("broker.conf"), conf());
+        start("broker");
+        makeTopics();
+        List<String> victims = List.of("broker", "receiver-1", "receiver-2", "sender");
+        for (String client : victims.subList(1, victims.size())) {
+            start(client);
+        }
+        long end = System.nanoTime() + seconds * 1_000_000_000L;
+        while (System.nanoTime() < end) {
+            Thread.sleep(1000 + random.nextInt(4000));
+            String victim = random.nextInt(2) == 0 ? victims.get(0) : victims.get(1 + random.nextInt(victims.size() - 1));
+            running.get(victim).kill();
+            kills.merge(victim, 1, Integer::sum);
+            Thread.sleep(random.nextInt(1500));
+            start(victim);
+        }
+        Files.createFile(work.resolve("enough"));
+        Checks.await("everything that was acknowledged is consumed", SETTLE_SECONDS,
+            () -> Arrays.stream(Kind.values()).allMatch(kind -> missing(kind).isEmpty()));
+        return kills + " killed";
+    }
+
+    private void start(String name) throws Exception {
+        Path log = work.resolve(name + "-" + kills.getOrDefault(name, 0) + ".log");
+        if (name.equals("broker")) {
+            running.put(name, Broker.start(programs, Broker.Make.OURS, work.resolve("broker.conf"), log, work.resolve("home")));
+            return;
+        }
+        running.put(name, Broker.spawn(List.of(programs.java(), "-Xmx160m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
+            "-Drocketmq.client.logRoot=" + work.resolve("client-logs"), "-cp", System.getProperty("java.class.path"), "stores.StormClient",
+            name.split("-")[0], nameServer, name, work.resolve(name + ".lines").toString(), work.resolve("enough").toString()), log, null));
+    }
+
+    private String conf() {
+        return String.join("\n", "brokerName=storm", "brokerIP1=127.0.0.1", "bindAddress=127.0.0.1", "listenPort=" + port,
+            "namesrvAddr=" + nameServer, "storePathRootDir=" + work.resolve("store"), "mappedFileSizeCommitLog=16777216",
+            "maxHashSlotNum=10000", "maxIndexNum=40000", "warmAheadBytes=0", "cleanFileForciblyEnable=false", "shards=" + shards,
+            "messageDelayLevel=1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s", "transactionTimeOut=2000",
+            "transactionCheckInterval=1000", "flushConsumerOffsetInterval=500", "flushDelayOffsetInterval=500",
+            "registerNameServerPeriod=10000", "");
+    }
+
+    private void makeTopics() throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(20_000);
+        admin.setNamesrvAddr(nameServer);
+        admin.setInstanceName("storm-admin");
+        admin.start();
+        for (Kind kind : Kind.values()) {
+            admin.createAndUpdateTopicConfig("127.0.0.1:" + port, new TopicConfig(kind.topic(), QUEUES, QUEUES));
+        }
+        admin.shutdown();
+    }
+
+    private List<String[]> lines(String of, String what) throws IOException {
+        List<String[]> found = new ArrayList<>();
+        for (String name : of.equals("sender") ? List.of("sender") : List.of("receiver-1", "receiver-2")) {
+            Path file = work.resolve(name + ".lines");
+            if (Files.exists(file)) {
+                Files.readAllLines(file).stream().map(line -> line.split(" ")).filter(words -> words[0].equals(what)).forEach(found::add);
+            }
+        }
+        return found;
+    }
+
+    private Set<Integer> numbers(String what, Kind kind) throws IOException {
+        Set<Integer> numbers = new HashSet<>();
+        lines("sender", what).stream().filter(words -> words[1].equals(kind.name())).forEach(words -> numbers.add(Integer.valueOf(words[2])));
+        return numbers;
+    }
+
+    private List<Got> got(Kind kind) throws IOException {
+        List<Got> all = new ArrayList<>();
+        for (String[] words : lines("receiver", "got")) {
+            if (words.length == 7 && words[1].equals(kind.name())) { // the last line of a killed process may be cut
+                all.add(new Got(Integer.parseInt(words[2]), Integer.parseInt(words[3]), Long.parseLong(words[4]), Long.parseLong(words[5]), Long.parseLong(words[6])));
+            }
+        }
+        return all;
+    }
+
+    private Set<Integer> missing(Kind kind) {
+        try {
+            Set<Integer> wanted = numbers("ack", kind);
+            if (kind == Kind.TRANSACTION) {
+                wanted.removeIf(n -> !isCommitted(n));
+            }
+            got(kind).forEach(got -> wanted.remove(got.n));
+            return wanted;
+        } catch (IOException e) {
+            throw new IllegalStateException(e);
+        }
+    }
+
+    private void judge(Checks checks) throws Exception {
+        for (Kind kind : Kind.values()) {
+            List<Got> got = got(kind);
+            checks.check(kind.topic(), "nothing is lost or invented", () -> {
+                Set<Integer> missing = missing(kind);
+                Checks.that(missing.isEmpty(), () -> missing.size() + " acknowledged ones were never consumed: " + some(missing));
+                Set<Integer> strange = new HashSet<>();
+                got.forEach(one -> strange.add(one.n));
+                Set<Integer> different = new HashSet<>(strange);
+                strange.removeAll(numbers("try", kind));
+                Checks.that(strange.isEmpty(), () -> "never sent, and consumed: " + some(strange));
+                int acknowledged = numbers("ack", kind).size();
+                Checks.that(acknowledged >= 20, () -> "only " + acknowledged + " were acknowledged");
+                return acknowledged + " acknowledged, " + different.size() + " consumed, " + (got.size() - different.size()) + " again";
+            });
+        }
+        checks.check("storm-transaction", "all or nothing", () -> {
+            List<Integer> wrong = got(Kind.TRANSACTION).stream().map(Got::n).filter(n -> !isCommitted(n)).toList();
+            Checks.that(wrong.isEmpty(), () -> "rolled back, and consumed: " + some(wrong));
+            return numbers("ack", Kind.TRANSACTION).stream().filter(n -> !isCommitted(n)).count() + " rolled back, none seen";
+        });
+        for (Kind kind : List.of(Kind.LEVEL, Kind.TIMER)) {
+            checks.check(kind.topic(), "never early", () -> {
+                List<Long> late = got(kind).stream().map(Got::lateMillis).sorted().toList();
+                Checks.that(late.get(0) >= 0, () -> "early by " + -late.get(0) + " ms");
+                return "late by " + late.get(late.size() / 2) + " ms in the middle, " + late.get(late.size() - 1) + " at most, kills included";
+            });
+        }
+        checks.check("storm-orderly", "nothing is skipped", this::order);
+    }
+
+    /** In the order of their deliveries, each is the next one, or one that was delivered before; and the numbers rise with the offsets. */
+    private String order() throws IOException {
+        List<Got> all = got(Kind.ORDERLY);
+        all.sort(Comparator.comparingLong(Got::nanos));
+        Map<Integer, Long> next = new HashMap<>();
+        Map<Integer, TreeMap<Long, Integer>> stored = new HashMap<>();
+        for (Got got : all) {
+            long expected = next.getOrDefault(got.queue, 0L);
+            Checks.that(got.offset <= expected, () -> "queue " + got.queue + ": " + got.offset + " was consumed before " + expected);
+            next.put(got.queue, Math.max(expected, got.offset + 1));
+            Integer before = stored.computeIfAbsent(got.queue, q -> new TreeMap<>()).put(got.offset, got.n);
+            Checks.that(before == null || before == got.n, () -> "queue " + got.queue + " at " + got.offset + ": two messages");
+        }
+        for (TreeMap<Long, Integer> queue : stored.values()) {
+            List<Integer> numbers = List.copyOf(queue.values());
+            Checks.that(numbers.equals(numbers.stream().sorted().toList()), () -> "stored in another order than sent");
+        }
+        return all.size() + " deliveries of " + next.values().stream().mapToLong(Long::longValue).sum() + " messages";
+    }
+
+    private static String some(Iterable<Integer> numbers) {
+        List<Integer> few = new ArrayList<>();
+        numbers.forEach(few::add);
+        return few.subList(0, Math.min(10, few.size())).toString();
+    }
+}
