@@ -95,6 +95,7 @@ public final class Storm {
             start(victim);
         }
         Files.createFile(work.resolve("enough"));
+        Checks.await("the sender's last word", SETTLE_SECONDS, () -> !lines("sender", "end").isEmpty());
         Checks.await("everything that was acknowledged is consumed", SETTLE_SECONDS,
             () -> Arrays.stream(Kind.values()).allMatch(kind -> missing(kind).isEmpty()));
         return kills + " killed";

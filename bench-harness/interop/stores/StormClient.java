@@ -98,6 +98,7 @@ public final class StormClient {
             }
             LockSupport.parkNanos(PAUSE_NANOS);
         }
+        note("end");
         Thread.sleep(Long.MAX_VALUE); // there for checks of transactions
     }
 

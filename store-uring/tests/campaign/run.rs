@@ -170,7 +170,7 @@ struct Life {
     plan: Plan,
     random: Random,
     io: SimIo,
-    /// Errors may come.
+    /// Errors may come, or follow from those that came: a part whose sync failed takes no more until the next start.
     armed: bool,
 }
 
@@ -263,7 +263,6 @@ impl Life {
     async fn fault(&mut self) -> bool {
         let mut faults = self.calm();
         if !self.plan.faults || (self.armed && self.random.one_in(2)) {
-            self.armed = false;
             self.io.set_faults(faults);
             return false;
         }
