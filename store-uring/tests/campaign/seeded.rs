@@ -11,9 +11,11 @@ pub const THREAD: &str = "seeded bug";
 /// A seed that finds it soon; where it is out of date, others do.
 fn first_seed(bug: Bug) -> u64 {
     match bug {
-        Bug::RefusedBatchLeft | Bug::OffsetKeptAfterRefusal => 7,
         Bug::IndexHeaderBeforeItems => 1,
-        Bug::QueueTailKept | Bug::RetentionBeforeCheckpoint => 3,
+        Bug::DamageEndsLog | Bug::RetentionBeforeCheckpoint => 2,
+        Bug::QueueTailKept => 3,
+        Bug::OffsetKeptAfterRefusal => 7,
+        Bug::RefusedBatchLeft => 11,
         _ => 5,
     }
 }
