@@ -8,7 +8,7 @@
 //! ring and few, and fresh ones are mapped, faulted in and unmapped by the system for each block (measured: 1.4 times the CPU).
 use crate::batch::{align_down, align_up};
 use crate::event::Event;
-use crate::io::{Access, File, Io, Open, is_unreadable};
+use crate::io::{ALIGN, Access, File, Io, Open, is_unreadable};
 use crate::segment::{Places, store_error};
 use crate::{StoreConfig, StoreError};
 use hashbrown::HashMap;
@@ -309,6 +309,9 @@ impl<I: Io> LogReader<I> {
             (from, to) = (align_down(at), (at + want).min(self.block_end(key)).min(limit));
             read = file.read_at(from - segment, bytes(from, to)).await;
         }
+        if read.as_ref().is_err_and(is_unreadable) && self.reads_elsewhere(&file, from - segment, to - segment).await {
+            return Err(StoreError::Corrupt { at: PhyOffset(at), what: "a block of it cannot be read" });
+        }
         let buf = read.map_err(|e| store_error("read", from, e))?;
         let read = buf.as_ref();
         let read = &read[..read.len().min((to - from) as usize)];
@@ -323,6 +326,18 @@ impl<I: Io> LogReader<I> {
         drop(loading);
         self.evict(key);
         Ok(())
+    }
+
+    /// Whether the disk reads a block of this segment outside of `from..to`: then what it does not read there is damaged, and the disk is not
+    /// gone, which would make damage of all.
+    async fn reads_elsewhere(&self, file: &I::File, from: u64, to: u64) -> bool {
+        let block = ALIGN as u64;
+        for at in [0, self.segment_bytes - block] {
+            if (at + block <= from || at >= align_up(to)) && file.read_at(at, ALIGN).await.is_ok() {
+                return true;
+            }
+        }
+        false
     }
 
     /// What to read so that the block holds `at`, unless somebody does already; marks the read as in flight.

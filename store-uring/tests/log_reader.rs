@@ -229,6 +229,10 @@ fn a_read_error_is_told_and_not_kept() {
         let block = at.0 % config.segment_bytes / 4096 * 4096;
         let reader = LogReader::new(disk.clone(), &config);
         assert!(disk.make_unreadable(&segment, block, block + 1));
+        let damaged = read(&reader, *at, 500, limit).await;
+        assert!(matches!(damaged, Err(StoreError::Corrupt { .. })), "no later try will find it: {damaged:?}");
+        // Where nothing can be read any more the disk is gone, and its records are not.
+        assert!(disk.make_unreadable(&segment, 0, config.segment_bytes));
         assert!(matches!(read(&reader, *at, 500, limit).await, Err(StoreError::Io { op: "read", .. })));
         let whole = disk.contents(&segment).unwrap();
         disk.plant(&segment, &whole); // good again, in a new file
@@ -247,7 +251,7 @@ fn a_block_that_cannot_be_read_costs_its_neighbours_nothing() {
         for (at, bytes) in &placed {
             let touches = at.0 < 12_288 && at.0 + 500 > 8192;
             let found = read(&reader, *at, 500, log.written()).await;
-            assert_eq!(found.is_err(), touches, "record at {at}");
+            assert_eq!(matches!(found, Err(StoreError::Corrupt { .. })), touches, "record at {at}");
             assert!(touches || found.unwrap() == *bytes, "record at {at}");
         }
     });

@@ -503,7 +503,7 @@ impl Shard {
         self.reader.read_record(phy, bytes, self.marks.readable(), out).await
     }
 
-    /// The stored bytes of one record; `None` when it is gone or damaged: no later try would find it. `bytes` 0 = unknown.
+    /// The stored bytes of one record; `None` when it is gone, damaged or cannot be read: no later try would find it. `bytes` 0 = unknown.
     pub async fn stored_record(&self, phy: PhyOffset, bytes: u32) -> Result<Option<Vec<u8>>, StoreError> {
         let mut out = Vec::with_capacity(bytes as usize);
         match self.read_record(phy, bytes, &mut out).await {

@@ -13,7 +13,6 @@ use uringmq_proto::names;
 use uringmq_proto::record::{self, Found, Record};
 use uringmq_proto::types::PhyOffset;
 use uringmq_store::StoreError;
-use uringmq_store::io::is_unreadable;
 
 /// Copies under way at a time; the bytes are counted without the first one.
 const BATCH: usize = 128;
@@ -23,14 +22,6 @@ const CLOCK_CHECK_MS: i64 = 100;
 /// Tries of a read that fails for another reason than damage.
 const READ_TRIES: u32 = 20;
 const TOO_LARGE: &str = "it is larger than this broker stores";
-
-/// The bytes at a place of the log; `None` when no later try would find them.
-pub async fn read(shard: &Shard, phy: PhyOffset, bytes: u32) -> Result<Option<Vec<u8>>, StoreError> {
-    match shard.stored_record(phy, bytes).await {
-        Err(StoreError::Io { source, .. } | StoreError::File { source, .. }) if is_unreadable(&source) => Ok(None),
-        read => read,
-    }
-}
 
 pub async fn run(shard: Rc<Shard>) {
     while !shard.doors.is_closed() {
@@ -117,7 +108,7 @@ async fn deliver_open(shard: &Shard, open: &mut Vec<(PhyOffset, Waiting)>, tries
 async fn record_of(shard: &Shard, phy: PhyOffset, waiting: &mut Waiting) -> Result<Option<Box<[u8]>>, StoreError> {
     match waiting.record.take() {
         Some(bytes) => Ok(Some(bytes)),
-        None => Ok(read(shard, phy, waiting.bytes).await?.map(Into::into)),
+        None => Ok(shard.stored_record(phy, waiting.bytes).await?.map(Into::into)),
     }
 }
 

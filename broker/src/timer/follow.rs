@@ -73,7 +73,7 @@ async fn read(shard: &Shard, entry: Entry) -> Result<Option<Vec<u8>>, StoreError
     if entry.is_hole() {
         return Ok(None);
     }
-    super::fire::read(shard, entry.phy, entry.bytes).await
+    shard.stored_record(entry.phy, entry.bytes).await
 }
 
 /// A waiting record's own times.

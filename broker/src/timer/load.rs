@@ -1,6 +1,6 @@
 //! Reads the slots that are near: the chain of each from the timer log, and the records, by which the messages are put in order.
 use super::near::Waiting;
-use super::{fire, follow, note_failure, note_skip, sleep, sleep_or};
+use super::{follow, note_failure, note_skip, sleep, sleep_or};
 use crate::delay::run_all;
 use crate::shard::Shard;
 use std::rc::Rc;
@@ -80,7 +80,7 @@ async fn read(shard: &Shard, unit: &Unit) -> Option<Vec<u8>> {
     let mut tries = 0;
     loop {
         tries += 1;
-        match fire::read(shard, unit.phy, unit.bytes).await {
+        match shard.stored_record(unit.phy, unit.bytes).await {
             Ok(bytes) => return bytes,
             Err(e) if tries < TRIES => {
                 note_failure(shard, &e, "a timer message could not be read");
