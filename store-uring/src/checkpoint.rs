@@ -73,7 +73,8 @@ impl Checkpoint {
     }
 }
 
-/// `<root>/checkpoint`; all zero when missing, empty or unreadable, a shorter file is read as padded with zeros.
+/// `<root>/checkpoint`; all zero when missing or empty, a shorter file is read as padded with zeros. For a running store, which writes back
+/// what it read: a read that fails is an error.
 pub async fn read<I: Io>(io: &I, root: &Path) -> Result<Checkpoint, StoreError> {
     let path = root.join("checkpoint");
     let file = match io.open(&path, Open { access: Access::Read, direct: false }).await {
@@ -81,14 +82,19 @@ pub async fn read<I: Io>(io: &I, root: &Path) -> Result<Checkpoint, StoreError> 
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Checkpoint::default()),
         Err(e) => return Err(failed("open", &path, e)),
     };
-    let bytes = match file.read_at(0, FIELDS * 8).await {
-        Err(e) if is_unreadable(&e) => {
-            tracing::error!(path = %path.display(), error = %e, "the checkpoint cannot be read; more of the log is walked");
-            return Ok(Checkpoint::default());
-        }
-        bytes => bytes.map_err(|e| failed("read", &path, e))?,
-    };
+    let bytes = file.read_at(0, FIELDS * 8).await.map_err(|e| failed("read", &path, e))?;
     Ok(Checkpoint::decode(bytes.as_ref()))
+}
+
+/// As `read`, for recovery: all zero, which makes it walk more of the log, when the file cannot be read.
+pub async fn read_or_nothing<I: Io>(io: &I, root: &Path) -> Result<Checkpoint, StoreError> {
+    match read(io, root).await {
+        Err(StoreError::File { path, source, .. }) if is_unreadable(&source) => {
+            tracing::error!(path = %path.display(), error = %source, "the checkpoint cannot be read; more of the log is walked");
+            Ok(Checkpoint::default())
+        }
+        read => read,
+    }
 }
 
 /// Writes the 4096 bytes in place (one sector) and syncs.
@@ -182,6 +188,16 @@ mod tests {
         assert!(bytes[48..].iter().all(|b| *b == 0));
         assert_eq!(block_on(read(&io, Path::new(ROOT))).unwrap(), SOME);
         assert_eq!(block_on(read(&io.after_crash(), Path::new(ROOT))).unwrap(), SOME);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_nothing_for_recovery_alone() {
+        let io = disk(1, Faults::none());
+        block_on(write(&io, Path::new(ROOT), &SOME)).unwrap();
+        assert!(io.make_unreadable(Path::new("/s/checkpoint"), 0, 512));
+        let failed = block_on(read(&io, Path::new(ROOT)));
+        assert!(matches!(failed, Err(StoreError::File { op: "read", .. })), "{failed:?}");
+        assert_eq!(block_on(read_or_nothing(&io, Path::new(ROOT))).unwrap(), Checkpoint::default());
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl<'a, I: Io> Recovery<'a, I> {
 
     pub async fn run(mut self, mut progress: impl FnMut(Progress)) -> Result<Opened, StoreError> {
         self.told_ms = self.io.now_ms();
-        self.checkpoint = checkpoint::read(&self.io, &self.config.root).await?;
+        self.checkpoint = checkpoint::read_or_nothing(&self.io, &self.config.root).await?;
         self.deleted = deleted_topics::read(&self.io, &self.config.root).await?;
         let start = self.choose_start().await?;
         self.scan_queues(&start).await?;

@@ -130,7 +130,7 @@ async fn rebuild(held: &Held, config: StoreConfig, last: Option<u64>) -> Result<
     drop(bar);
     let clean = !checkpoint::is_marked_running(&io, root).await?;
     // After an unclean stop only what was vouched for before is so again: the next start looks at the rest.
-    let vouched = checkpoint::read(&io, if clean { &beside } else { root }).await?;
+    let vouched = checkpoint::read_or_nothing(&io, if clean { &beside } else { root }).await?;
     checkpoint::mark_running(&io, root).await?;
     checkpoint::write(&io, root, &Checkpoint::default()).await?;
     let kinds = DERIVED.iter().filter(|kind| **kind != "index" || config.index_enabled);

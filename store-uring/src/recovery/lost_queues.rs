@@ -47,10 +47,11 @@ impl<I: Io> Recovery<'_, I> {
                 from = from.min(good_to);
             }
         }
-        let suspects = |q: &Queue<I>| q.found.later_start && q.found.min_phy.is_some_and(|phy| phy > min);
-        let to = self.queues.iter().filter(|q| suspects(q)).filter_map(|q| q.found.min_phy).max();
+        // A queue whose entries all come again in the walk may lack what stood before them.
+        let front_to = |q: &Queue<I>| if q.found.later_start { q.found.min_phy.unwrap_or(at) } else { 0 };
+        let to = self.queues.iter().map(front_to).filter(|to| *to > min).max();
         if let Some(to) = to {
-            let lost = self.lost_fronts(min, to.min(self.segments.limit()), suspects).await?;
+            let lost = self.lost_fronts(min, to.min(self.segments.limit()), front_to).await?;
             for i in lost {
                 let q = &mut self.queues[i];
                 notes.push(format!(
@@ -92,12 +93,12 @@ impl<I: Io> Recovery<'_, I> {
         Ok(false)
     }
 
-    /// Which of the suspect queues have records in `from..to` below their first entry's.
+    /// Which queues have records in `from..to` that belong before their first entry, and lie below the position that `front_to` gives.
     async fn lost_fronts(
         &self,
         from: u64,
         to: u64,
-        suspects: impl Fn(&Queue<I>) -> bool,
+        front_to: impl Fn(&Queue<I>) -> u64,
     ) -> Result<Vec<usize>, StoreError> {
         let mut lost = Vec::new();
         let mut cursor = Cursor::new(self.io.clone(), self.segments, from);
@@ -111,8 +112,7 @@ impl<I: Io> Recovery<'_, I> {
             let d = dispatch::of_record(&cursor.record(), PhyOffset(at), &self.config.delay_levels_ms);
             if let Some(&i) = self.by_name.get(d.topic).and_then(|queues| queues.get(&d.queue)) {
                 let q = &self.queues[i];
-                let before = q.found.min_phy.is_some_and(|phy| at < phy) && d.queue_offset < q.min;
-                if d.queued && before && suspects(q) && !lost.contains(&i) {
+                if d.queued && at < front_to(q) && d.queue_offset < q.min && !lost.contains(&i) {
                     lost.push(i);
                 }
             }
