@@ -8,6 +8,7 @@ pub mod handlers;
 pub mod machine;
 pub mod mesh;
 pub mod placement;
+pub mod pop;
 pub mod registration;
 pub mod replication;
 pub mod requests;

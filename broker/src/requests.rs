@@ -146,6 +146,14 @@ requests! {
     UPDATE_AND_GET_GROUP_FORBIDDEN => Control, Light, task, h::group::group_forbidden;
     CONSUMER_SEND_MSG_BACK   => Local,   Write, sync, h::send_back::send_back;
 
+    POP_MESSAGE              => Local,   Write, sync, h::pop::pop_message, main_only;
+    PEEK_MESSAGE             => Local,   Read,  sync, h::pop::peek_message, main_only;
+    ACK_MESSAGE              => Local,   Write, task, h::ack::ack_message;
+    BATCH_ACK_MESSAGE        => Local,   Write, task, h::ack::batch_ack;
+    CHANGE_MESSAGE_INVISIBLETIME => Local, Write, task, h::ack::change_invisible_time;
+    NOTIFICATION             => Local,   Read,  sync, h::pop::notification, main_only;
+    POLLING_INFO             => Local,   Light, task, h::pop::polling_info;
+
     END_TRANSACTION          => Control, Light, sync, h::transaction::end_transaction;
     RESUME_CHECK_HALF_MESSAGE => Control, Light, task, h::transaction::resume_check;
 

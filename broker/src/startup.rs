@@ -12,7 +12,7 @@ use crate::stages::Stages;
 use crate::stop_signal::StopHandle;
 use crate::writer::copy::Copier;
 use crate::writer::{self, Writer, held, upkeep};
-use crate::{Index, Io, Log, LogReader, delay, half_message, machine, start_checks, timer};
+use crate::{Index, Io, Log, LogReader, delay, half_message, machine, pop, start_checks, timer};
 use glommio::{Latency, LocalExecutorBuilder, Placement, Shares};
 use std::cell::RefCell;
 use std::future::Future;
@@ -313,6 +313,7 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         delay: delay::Delay::default(),
         half_messages: half_message::HalfMessages::default(),
         timer: timer::Timers::default(),
+        pop: pop::Pop::default(),
         figures: stats::Figures::default(),
         control,
         index,
@@ -438,6 +439,10 @@ async fn open_doors(
         .await;
     set_next_offsets(shard).await;
     control::load_offsets(shard).await.map_err(|e| e.to_string())?;
+    pop::load_orders(shard).await.map_err(|e| e.to_string())?;
+    if !parts.opened.clean {
+        pop::recover::restore(shard).await.map_err(|e| e.to_string())?;
+    }
     half_message::start(shard).await.map_err(|e| e.to_string())?;
     if let Some(beside) = beside {
         beside(shard.gate.clone()).await?;
@@ -458,6 +463,8 @@ async fn open_doors(
         glommio::spawn_local(replication::tables::follow(shard.clone())).detach();
     }
     timer::start(shard, parts.opened.end).await.map_err(|e| e.to_string())?;
+    pop::revive::start(shard).await;
+    glommio::spawn_local(pop::save_orders_periodically(shard.clone())).detach();
     glommio::spawn_local(stats::sample(shard.clone())).detach();
     glommio::spawn_local(shard::upkeep::checkpoint_periodically(shard.clone())).detach();
     Ok(addr)
@@ -507,6 +514,7 @@ async fn stop(shard: &Rc<Shard>, parts: &Parts) {
     delay::log_totals(shard);
     half_message::log_totals(shard);
     timer::log_totals(shard);
+    shard.run_on_all(|s| async move { pop::log_totals(&s) }).await;
     let mut clean = true;
     if let Err(e) = shard::upkeep::write_checkpoint(shard).await {
         error!(error = %e, "derived files not flushed; the next start rebuilds them");
@@ -514,6 +522,9 @@ async fn stop(shard: &Rc<Shard>, parts: &Parts) {
     }
     if let Err(e) = timer::save(shard, true).await {
         warn!(error = %e, "progress of timers not saved; some will be delivered again");
+    }
+    if let Err(e) = pop::save_orders(shard).await {
+        warn!(error = %e, "ordered pops not saved; some messages may be given twice");
     }
     if let Err(e) = control::save_all(shard).await {
         error!(error = %e, "tables not saved");

@@ -12,6 +12,7 @@ pub mod message;
 pub mod names;
 pub mod properties;
 pub mod recall;
+pub mod receipt;
 pub mod record;
 pub mod settings;
 pub mod types;

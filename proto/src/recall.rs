@@ -39,7 +39,8 @@ pub fn parse(handle: &str) -> Option<Recall> {
     parts.next().is_none().then_some(recall)
 }
 
-fn decode(text: &str) -> Option<Vec<u8>> {
+/// The bytes of URL-safe base64, padded or not; `None` when it is none, or empty.
+pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     if text.is_empty() || text.len() - digits.len() > 2 || digits.len() % 4 == 1 {
         return None;

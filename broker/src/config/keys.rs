@@ -117,7 +117,24 @@ config_keys! {
     "recallMessageEnable" => recall_message: bool = false, AtOnce;
     "enablePropertyFilter" => property_filter: bool = false, AtOnce;
     "filterSupportRetry" => filter_supports_retry: bool = false, AtOnce;
+
+    // -- pop
     "reviveQueueNum" => revive_queues: u32 = 8, Restart;
+    /// Of each hundred pops, those that look at the retry topics first.
+    "popFromRetryProbability" => pop_retry_percent: u32 = 20, AtOnce;
+    /// Retry topics named `%RETRY%<group>_<topic>` are read.
+    "retrieveMessageFromPopRetryTopicV1" => pop_retry_v1: bool = true, AtOnce;
+    /// Retry topics named `%RETRY%<group>+<topic>` are written, and read.
+    "enableRetryTopicV2" => pop_retry_v2: bool = false, AtOnce;
+    /// Retried messages come under their retry topic's name.
+    "popResponseReturnActualRetryTopic" => pop_gives_retry_topic: bool = false, AtOnce;
+    /// A new group that asks for the newest messages gets all of a queue whose first is in memory.
+    "initPopOffsetByCheckMsgInMem" => pop_from_first_in_memory: bool = true, AtOnce;
+    /// Pops that may wait, on each shard; and for one topic, group and queue.
+    "maxPopPollingSize" => pop_parked_max: usize = 100_000, AtOnce;
+    "popPollingSize" => pop_parked_per_line_max: usize = 1024, AtOnce;
+    /// Nothing is stored for a group that is deleted.
+    "popReviveSkipIfGroupAbsent" => pop_revive_needs_group: bool = true, AtOnce;
 
     // -- timers
     "timerWheelEnable" => timer_wheel: bool = true, Restart;

@@ -5,6 +5,7 @@ use crate::control::{self, topics};
 use crate::error::BrokerError;
 use crate::handlers::send::{make_uniq_key, with_region};
 use crate::mesh::{Forward, Msg};
+use crate::pop::ask::no_pop;
 use crate::requests::{Answer, Origin, Request};
 use crate::responses;
 use crate::shard::Shard;
@@ -36,6 +37,14 @@ pub fn make_missing(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
         request::PULL_MESSAGE | request::LITE_PULL_MESSAGE => {
             let h = PullMessage::decode(req.cmd)?;
             group(shard, h.consumer_group).map(|_| Answer::Retry)
+        }
+        request::POP_MESSAGE | request::PEEK_MESSAGE | request::NOTIFICATION => {
+            let name = req.cmd.ext.get("consumerGroup").unwrap_or_default();
+            let refused = |e: BrokerError| match req.cmd.code {
+                request::NOTIFICATION => responses::of_error(&e).with("hasMsg", false).with("pollingFull", false),
+                _ => no_pop(responses::of_error(&e), 0),
+            };
+            group(shard, name).map(|_| Answer::Retry).or_else(|e| Ok(refused(e).into()))
         }
         request::CONSUMER_SEND_MSG_BACK => {
             let h = ConsumerSendMsgBack::decode(req.cmd)?;

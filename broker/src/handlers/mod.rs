@@ -1,4 +1,5 @@
 //! A file per family of requests.
+pub mod ack;
 pub mod admin;
 pub mod balance;
 pub mod client;
@@ -6,6 +7,7 @@ pub mod create;
 pub mod group;
 pub mod lock;
 pub mod offset;
+pub mod pop;
 pub mod pull;
 pub mod query;
 pub mod relay;

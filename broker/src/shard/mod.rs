@@ -117,6 +117,8 @@ pub struct Shard {
     pub half_messages: crate::half_message::HalfMessages,
     /// Messages that wait for a time of their own; shard 0 only, but for what rings it.
     pub timer: crate::timer::Timers,
+    /// Pops that wait, and what is popped just now.
+    pub pop: crate::pop::Pop,
     /// What operators ask for beside the counters: samples, the configuration's version; shard 0 only.
     pub figures: crate::handlers::stats::Figures,
     /// Shard 0 only.
@@ -231,6 +233,7 @@ impl Shard {
                 *self.topics.borrow_mut() = t;
                 // A topic made anew starts at 0, and this tells whoever waits for the old one (known fault F05).
                 gone.iter().for_each(|queue| self.release_held(queue));
+                self.rung(None);
             }
             Msg::Groups(g) => *self.groups.borrow_mut() = g,
             Msg::Run(job) => job(self.clone()),

@@ -14,6 +14,7 @@ use uringmq_store::consume_queue::Entry;
 /// Bytes of records that one pull reads from the log to find what matches. It answers with the offset it got to.
 const COLD_BYTES: usize = 8 << 20;
 
+#[derive(Clone)]
 pub enum PropertyFilter {
     /// Nothing.
     None,

@@ -69,7 +69,7 @@ pub enum PullStatus {
 
 impl PullStatus {
     /// The remark that clients print. Source: behaviour sheet 4.2.
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             PullStatus::Found => "FOUND",
             PullStatus::NoMatchedMessage => "NO_MATCHED_MESSAGE",
@@ -97,7 +97,8 @@ impl PullStatus {
     }
 }
 
-pub type Positions = SmallVec<[(PhyOffset, u32); 32]>;
+/// Place in the log, size, and the how many-th entry from the first looked at.
+pub type Positions = SmallVec<[(PhyOffset, u32, u32); 32]>;
 
 /// owner of the queue -> shard of the connection.
 pub struct PullFound {
@@ -114,12 +115,12 @@ pub struct PullFound {
 }
 
 /// What one look at the queue gave.
-struct Look {
-    status: PullStatus,
-    next: i64,
+pub struct Look {
+    pub status: PullStatus,
+    pub next: i64,
     /// The reader is so far behind that a slave should serve it.
     slow: bool,
-    positions: Positions,
+    pub positions: Positions,
 }
 
 impl Look {
@@ -211,6 +212,14 @@ impl Shard {
         most.min((max - from).max(0) as usize)
     }
 
+    /// Looks from the asked offset on.
+    pub async fn look(&self, ask: &PullAsk) -> Result<Look, StoreError> {
+        match self.look_hot(ask, ask.offset) {
+            Some(look) => Ok(look),
+            None => self.look_cold(ask).await,
+        }
+    }
+
     /// Looks from `from` on, at or behind the asked offset. `None` when the entries, or records that must be looked at, are not in memory.
     fn look_hot(&self, ask: &PullAsk, from: i64) -> Option<Look> {
         let (queue, min, max) = self.bounds(ask.key);
@@ -266,7 +275,7 @@ impl Shard {
                 if over && !positions.is_empty() {
                     break;
                 }
-                positions.push((e.phy, e.bytes));
+                positions.push((e.phy, e.bytes, index as u32));
                 bytes += e.bytes as usize;
             }
             next += 1;
@@ -296,7 +305,7 @@ impl Shard {
     }
 
     /// Java's test for "in memory" is the distance from the end of the log, against a share of the machine's memory.
-    fn is_hot(&self, config: &crate::config::BrokerConfig, phy: PhyOffset) -> bool {
+    pub fn is_hot(&self, config: &crate::config::BrokerConfig, phy: PhyOffset) -> bool {
         self.marks.readable().0.saturating_sub(phy.0) <= self.memory_bytes / 100 * config.hot_percent as u64
     }
 
@@ -338,6 +347,7 @@ impl Shard {
         for key in &woken {
             let Some(queue) = self.queues.get(*key) else { continue };
             queue.untouch();
+            self.ring_pollers_of(&queue);
             let all = std::mem::take(&mut *queue.held.borrow_mut());
             for held in all {
                 self.wake_one(&queue, held);
@@ -432,7 +442,7 @@ impl Shard {
         }
         let tail = self.tail.borrow();
         let mut chunks: SmallVec<[&[u8]; 32]> = SmallVec::new();
-        for (phy, bytes) in &found.positions {
+        for (phy, bytes, _) in &found.positions {
             match tail.get(*phy, *bytes) {
                 Some(chunk) => chunks.push(chunk),
                 None => break,
@@ -449,7 +459,7 @@ impl Shard {
 
     async fn answer_cold(self: &Rc<Self>, mut found: PullFound) {
         let mut body = Vec::with_capacity(found.positions.iter().map(|p| p.1 as usize).sum());
-        for (phy, bytes) in &found.positions {
+        for (phy, bytes, _) in &found.positions {
             match self.read_record(*phy, *bytes, &mut body).await {
                 Ok(()) | Err(StoreError::OutOfRange(_)) => {}
                 Err(e @ StoreError::Corrupt { .. }) => error!(error = %e, "damaged record stepped over"),

@@ -5,6 +5,7 @@ use crate::shard::pulls::Held;
 use crate::snapshot::{Topic, TopicTable};
 use crate::{ConsumeQueue, Io};
 use hashbrown::{HashMap, HashSet};
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -19,6 +20,8 @@ pub struct Queue {
     pub topic: Arc<Topic>,
     pub cq: ConsumeQueue,
     pub held: RefCell<Vec<Held>>,
+    /// Shards where pops wait for this queue; each is told once.
+    pub pollers: RefCell<SmallVec<[placement::ShardId; 2]>>,
     /// In the list of queues to wake already.
     touched: Cell<bool>,
 }
@@ -26,7 +29,7 @@ pub struct Queue {
 impl Queue {
     /// Notes that entries came, when someone waits for them.
     pub fn touch(&self, woken: &mut Vec<QueueKey>) {
-        if !self.touched.get() && !self.held.borrow().is_empty() {
+        if !self.touched.get() && !(self.held.borrow().is_empty() && self.pollers.borrow().is_empty()) {
             self.touched.set(true);
             woken.push(self.key);
         }
@@ -83,7 +86,7 @@ impl Queues {
     fn make(&self, key: QueueKey, topic: Arc<Topic>, bounds: (QueueOffset, QueueOffset), pending: &[Entry]) -> Queue {
         let dir = self.dir.join(&*topic.name).join(key.queue.to_string());
         let cq = ConsumeQueue::with_pending(self.io.clone(), dir, self.file_bytes, bounds, pending);
-        Queue { key, topic, cq, held: RefCell::default(), touched: Cell::new(false) }
+        Queue { key, topic, cq, held: RefCell::default(), pollers: RefCell::default(), touched: Cell::new(false) }
     }
 
     /// A queue that has, or had, entries; reads never make one (known fault S16).

@@ -85,6 +85,9 @@ pub struct Timers {
     due: Event,
     /// A slot is near.
     slot: Event,
+    /// The read time when all of the queue was enqueued, until it has passed; and the last one that has.
+    caught_up: Cell<Option<i64>>,
+    delivered_to: Cell<Option<i64>>,
     /// When, and what [`Timers::rates`] began to count from; the rates of the stretch before.
     sampled: Cell<(i64, u64, u64)>,
     rates: Cell<(f64, f64)>,
@@ -426,6 +429,34 @@ pub async fn save(shard: &Rc<Shard>, last: bool) -> Result<(), StoreError> {
         timers.metrics_at_ms.set(now_ms);
     }
     Ok(())
+}
+
+/// A time up to which everything that waited for it is delivered, whatever was stored before that time; `None` until there is one. On shard 0.
+///
+/// What is enqueued late hangs on the slot of the read time, or before it. So when that has passed after the whole queue was enqueued, all
+/// of it is delivered.
+pub async fn delivered_to(shard: &Rc<Shard>) -> Result<Option<i64>, StoreError> {
+    let timers = &shard.timer;
+    if timers.store.get().is_none() {
+        return Ok(None);
+    }
+    let (owner, key) = queue_of(shard)?;
+    let end = shard.run_on(owner, move |owner| async move {
+        let dispatched = owner.dispatch.at() >= owner.marks.readable();
+        dispatched.then(|| bounds(&owner, key).1)
+    });
+    let end = end.await.ok_or_else(stopping)?;
+    sweep(shard, true);
+    let read_ms = timers.read_ms.get();
+    if let Some(before_ms) = timers.caught_up.get().filter(|before_ms| read_ms > *before_ms) {
+        timers.delivered_to.set(Some(before_ms));
+        timers.caught_up.set(None);
+    }
+    let enqueued = timers.writing_from_ms.get().is_none() && end.is_some_and(|end| timers.queue_offset.get() >= end);
+    if enqueued && timers.caught_up.get().is_none() {
+        timers.caught_up.set(Some(read_ms));
+    }
+    Ok(timers.delivered_to.get())
 }
 
 /// Logged once at a stop.

@@ -6,6 +6,7 @@
 //! | `send TOPIC QUEUE BODY [PROPERTY:VALUE]... [FIELD=VALUE]...` | 310; `FIELD` is a letter of its header, or `code` |
 //! | `batch TOPIC QUEUE BODY,BODY... [FIELD=VALUE]...` | 320; `BODY` may be `body/PROPERTY:VALUE/...` |
 //! | `pull TOPIC QUEUE OFFSET [FIELD=VALUE]...` | 11, held for up to 15 s unless `sysFlag=4` |
+//! | `pop TOPIC GROUP [FIELD=VALUE]...` | 200050, of any queue, not held unless `pollTime` says so |
 //! | `beat GROUP TOPIC TYPE EXPRESSION [FROM_WHERE]` | 34 |
 //! | `settle TOPIC QUEUE MAX` | waits until the queue's end is MAX |
 //! | `> CODE [FIELD=VALUE]... [\| BODY]` | any request |
@@ -13,7 +14,7 @@
 //! | `client NAME` | another connection; that of the name `namesrv` is to the NameServer |
 //!
 //! `@name` is a name of the case's own; `\s` in a value is a blank. A line `#` is a comment.
-use super::common::{Client, send_ext};
+use super::common::{Client, now_ms, send_ext};
 use super::shown::{self, Names};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -103,6 +104,7 @@ impl Run {
             ["send", topic, queue, body, ref more @ ..] => self.send(line, topic, queue, body, more),
             ["batch", topic, queue, bodies, ref more @ ..] => self.batch(line, topic, queue, bodies, more),
             ["pull", topic, queue, offset, ref more @ ..] => self.pull(line, topic, queue, offset, more),
+            ["pop", topic, group, ref more @ ..] => self.pop(line, topic, group, more),
             ["beat", group, topic, kind, expression, ref more @ ..] => {
                 let from = more.first().copied().unwrap_or("CONSUME_FROM_FIRST_OFFSET");
                 self.client().heartbeat(group, topic, (kind, expression), from);
@@ -209,6 +211,22 @@ impl Run {
             ("expressionType", "TAG"),
         ];
         let code = overlaid(&mut fields, &pairs(more, '='), 11);
+        self.call(line, code, &fields, b"");
+    }
+
+    fn pop(&mut self, line: &str, topic: &str, group: &str, more: &[&str]) {
+        let born = now_ms().to_string();
+        let mut fields = vec![
+            ("consumerGroup", group),
+            ("topic", topic),
+            ("queueId", "-1"),
+            ("maxMsgNums", "32"),
+            ("invisibleTime", "60000"),
+            ("pollTime", "0"),
+            ("bornTime", born.as_str()),
+            ("initMode", "0"),
+        ];
+        let code = overlaid(&mut fields, &pairs(more, '='), 200_050);
         self.call(line, code, &fields, b"");
     }
 

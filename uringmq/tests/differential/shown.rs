@@ -34,7 +34,7 @@ impl Names {
 }
 
 /// Requests whose answers hold records.
-const RECORDS: [i32; 5] = [11, 361, 12, 33, 200_050];
+const RECORDS: [i32; 6] = [11, 361, 12, 33, 200_050, 200_052];
 /// Fields that name a place in the log or a moment, different in every run.
 const IDS: [&str; 5] = ["msgId", "offsetMsgId", "transactionId", "indexLastUpdatePhyoffset", "recallHandle"];
 /// Members that count what happened before, or for how long.
@@ -46,6 +46,12 @@ pub fn answer(code: i32, answer: &OwnedCommand) -> String {
         .iter()
         .map(|(name, value)| match IDS.contains(&name.as_str()) && !value.is_empty() && value != "0" {
             true => format!("{name}=ID"),
+            // Counts from the pop to the change.
+            false if code == 200_053 && name == "invisibleTime" && answer.get("reviveQid") == Some("999") => {
+                format!("{name}=ANY")
+            }
+            // Taken in turns.
+            false if name == "reviveQid" && value != "999" => format!("{name}=ANY"),
             false => format!("{name}={}", masked(value)),
         })
         .collect();
@@ -77,6 +83,13 @@ fn record(message: &Message) -> String {
     let mut properties: Vec<String> = message::properties(&message.properties)
         // Made of a host's address, which may be of either length.
         .map(|(name, value)| {
+            if name == "POP_CK" {
+                let mut fields: Vec<&str> = value.split(' ').collect();
+                if let Some(revive_queue) = fields.get_mut(3) {
+                    *revive_queue = "ANY";
+                }
+                return format!("{name}:{}", masked(&fields.join(" ")));
+            }
             match ["UNIQ_KEY", "ORIGIN_MESSAGE_ID", "__transactionId__"].contains(&name) && value.len() >= 32 {
                 true => format!("{name}:ID"),
                 false => format!("{name}:{}", masked(value)),

@@ -12,6 +12,7 @@ mod filter;
 mod full_disk;
 mod namesrv;
 mod offsets;
+mod pop;
 mod protocol;
 mod query;
 mod restart;
