@@ -156,9 +156,9 @@ fn try_pop(shard: &Rc<Shard>, req: &Request<'_>, h: &PopMessage<'_>) -> Result<A
     glommio::spawn_local(async move {
         match job.run(&shard).await {
             Ok(outcome) if !outcome.found && job.until_ms > shard.now_ms() && !shard.doors.is_closed() => {
-                if let Err(waiter) = shard.park(Waiter::Pop(job)) {
-                    let full = Response { code: code::POLLING_FULL, ..outcome.response };
-                    shard.respond(waiter.job().origin, full);
+                let origin = job.origin;
+                if !shard.park(Rc::new(Waiter::Pop(job))) {
+                    shard.respond(origin, Response { code: code::POLLING_FULL, ..outcome.response });
                 }
             }
             Ok(outcome) => shard.respond(job.origin, outcome.response),
@@ -247,9 +247,9 @@ fn try_notify(shard: &Rc<Shard>, req: &Request<'_>, h: &Notification<'_>) -> Res
         let response = match park::available(&shard, &job).await {
             Some(false) if job.until_ms > shard.now_ms() && !shard.doors.is_closed() => {
                 let origin = job.origin;
-                match shard.park(Waiter::Notify(job)) {
-                    Ok(()) => return,
-                    Err(_) => return shard.respond(origin, notified(false, true)),
+                match shard.park(Rc::new(Waiter::Notify(job))) {
+                    true => return,
+                    false => return shard.respond(origin, notified(false, true)),
                 }
             }
             found => notified(found == Some(true), false),

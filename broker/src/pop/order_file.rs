@@ -21,7 +21,7 @@ const LEVEL: &str = "QUEUE";
 /// Gives every shard what it owns of the file.
 pub async fn load(shard: &Rc<Shard>) -> Result<(), StoreError> {
     let parse = |text: &[u8]| fastjson::from_slice::<OrderInfoTable>(text).map_err(|e| e.to_string());
-    let stored = persist::read(&shard.io, &shard.config().store_root, FILE, parse).await?;
+    let stored = persist::read(&shard.io, &shard.config(), FILE, parse).await?;
     let Some(stored) = stored.map(Arc::new) else { return Ok(()) };
     let import = move |s: Rc<Shard>| {
         let stored = stored.clone();

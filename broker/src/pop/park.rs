@@ -96,8 +96,8 @@ impl Watched {
 }
 
 impl Shard {
-    /// Has a request wait; gives it back when too many do (`maxPopPollingSize`, `popPollingSize`; each shard counts its own).
-    pub fn park(self: &Rc<Self>, waiter: Waiter) -> Result<(), Waiter> {
+    /// Has a request wait; false when too many do (`maxPopPollingSize`, `popPollingSize`; each shard counts its own).
+    pub fn park(self: &Rc<Self>, waiter: Rc<Waiter>) -> bool {
         let parked = &self.pop.parked;
         let key: LineKey = {
             let job = waiter.job();
@@ -110,19 +110,18 @@ impl Shard {
         let known = parked.lines.borrow().get(&key).cloned();
         let full = known.as_ref().is_some_and(|line| line.waiting.borrow().len() > line_max);
         if full || parked.total.get() >= total_max {
-            return Err(waiter);
+            return false;
         }
         parked.total.set(parked.total.get() + 1);
         if let Some(line) = known {
-            line.waiting.borrow_mut().push_back(Rc::new(waiter));
+            line.waiting.borrow_mut().push_back(waiter);
             line.rung.set();
-            return Ok(());
+            return true;
         }
-        let line =
-            Rc::new(Line { key: key.clone(), waiting: RefCell::new([Rc::new(waiter)].into()), rung: Event::default() });
+        let line = Rc::new(Line { key: key.clone(), waiting: RefCell::new([waiter].into()), rung: Event::default() });
         parked.lines.borrow_mut().insert(key, line.clone());
         glommio::spawn_local(serve(self.clone(), line)).detach();
-        Ok(())
+        true
     }
 
     /// How many wait on this shard.

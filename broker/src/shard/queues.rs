@@ -29,7 +29,8 @@ pub struct Queue {
 impl Queue {
     /// Notes that entries came, when someone waits for them.
     pub fn touch(&self, woken: &mut Vec<QueueKey>) {
-        if !self.touched.get() && !(self.held.borrow().is_empty() && self.pollers.borrow().is_empty()) {
+        let awaited = || !self.held.borrow().is_empty() || !self.pollers.borrow().is_empty();
+        if !self.touched.get() && awaited() {
             self.touched.set(true);
             woken.push(self.key);
         }
