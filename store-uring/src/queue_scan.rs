@@ -247,7 +247,10 @@ impl<'a, I: Io> QueueFiles<'a, I> {
         }
         found.max = max;
         if max == first {
-            found.min = first;
+            // Its number is told by names alone, those of bad files included: a file that was cut to nothing came before the good ones.
+            let bad = self.bad_files.iter().filter_map(|path| file_start(Path::new(path.file_name()?)));
+            let front = bad.map(|start| start / ENTRY_BYTES as u64).min().map_or(first, |bad| bad.min(first));
+            (found.min, found.max) = (front, front);
             // After an unclean stop this is a queue made just before it.
             if trust.below == u64::MAX && !self.starts.is_empty() && found.damage.is_none() && !found.tail {
                 found.damage = Some("no entry in its files");

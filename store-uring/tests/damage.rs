@@ -195,6 +195,22 @@ fn queues_that_are_gone_as_a_whole_are_built_again_after_a_kill() {
     }
 }
 
+/// A power cut left the first file empty and the second one whole, of records that did not get to the disk.
+#[test]
+fn a_queue_of_which_nothing_got_to_the_disk_begins_at_0() {
+    let (io, mut model) = prepared(false);
+    let new = Path::new("/s/consumequeue/New/0");
+    io.plant(&new.join(format!("{:020}", 0)), &[]);
+    io.plant(&new.join(format!("{FILE_BYTES:020}")), &[7; FILE_BYTES]);
+    block_on(async {
+        let mut store = Store::open(io.clone(), config()).await.unwrap();
+        let bodies = [body("New", 0, 0)];
+        store.put("New", 0, &bodies, true).await.unwrap();
+        model.insert(("New".to_owned(), 0), bodies.to_vec());
+        assert_eq!(store.read_all().await, model);
+    });
+}
+
 #[test]
 fn strangers_among_the_files_are_ignored_and_named() {
     let (io, model) = prepared(true);

@@ -3,6 +3,7 @@
 use crate::machine::Machine;
 use crate::model::{Model, Sent};
 use crate::plan::{ROOT, Random};
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use uringmq_proto::record::{self, Found};
 use uringmq_proto::types::PhyOffset;
@@ -15,8 +16,9 @@ const CHECKED_HEAD_BYTES: u64 = 8;
 
 impl Machine {
     /// Something of the log goes bad, if there is anything that may.
-    pub async fn rot(&self, random: &mut Random, model: &mut Model) -> Result<(), StoreError> {
+    pub async fn rot(&self, random: &mut Random, model: &RefCell<Model>) -> Result<(), StoreError> {
         let synced = checkpoint::read(&self.io, &self.config.root).await?.logics_phy;
+        let model = &mut model.borrow_mut();
         match random.one_in(3) {
             true => self.lose_block(random, model, synced),
             false => self.flip_bit_of_record(random, model, synced),

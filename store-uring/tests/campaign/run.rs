@@ -240,7 +240,7 @@ impl Life {
                 machine.decay(&mut self.random, &model);
                 Ok(())
             }
-            Step::Rot => machine.rot(&mut self.random, &mut model.borrow_mut()).await,
+            Step::Rot => machine.rot(&mut self.random, &model).await,
             Step::Delete => {
                 let topic = self.random.pick(&DELETABLE);
                 machine.delete(topic, &model).await
