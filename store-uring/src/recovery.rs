@@ -177,7 +177,7 @@ impl<'a, I: Io> Recovery<'a, I> {
     }
 
     /// The start of the newest segment whose first record is below what is known to be synced: by position if there is one, by time
-    /// otherwise; the oldest segment if there is none.
+    /// otherwise (of two records of one millisecond the later one may not be synced); the oldest segment if there is none.
     async fn segment_to_start_at(&self, cursor: &mut Cursor<'_, I>, known: u64) -> Result<u64, StoreError> {
         for start in self.segments.starts().iter().rev() {
             cursor.seek(*start);
@@ -186,7 +186,7 @@ impl<'a, I: Io> Recovery<'a, I> {
             }
             let stored_ms = cursor.record().store_timestamp_ms;
             let below =
-                if known > 0 { *start <= known } else { stored_ms > 0 && stored_ms <= self.checkpoint.logics_ms };
+                if known > 0 { *start <= known } else { stored_ms > 0 && stored_ms < self.checkpoint.logics_ms };
             if below {
                 return Ok(*start);
             }
