@@ -118,6 +118,8 @@ const PULL: &[Field] = &[
     may("maxMsgBytes", Int, ""),
     may("requestSource", Int, ""),
 ];
+/// Pops that would wait until the end of time are right, and nobody answers them before.
+const FOREVER: &[(&str, &str)] = &[("pollTime", "9223372036854775807")];
 const QUEUE: [Field; 2] = [must("topic", Text, "P"), must("queueId", Int, "0")];
 
 pub const BROKER: &[Request] = &[
@@ -128,6 +130,76 @@ pub const BROKER: &[Request] = &[
     Request { body: "\0\0\0\x17\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01x\0\0", ..message(320, LETTERS) },
     head(11, PULL),
     head(361, PULL),
+    Request {
+        spared: FOREVER,
+        ..head(
+            200050,
+            &[
+                must("consumerGroup", Text, "g"),
+                must("topic", Text, "P"),
+                must("queueId", Int, "0"),
+                must("maxMsgNums", Int, "1"),
+                must("invisibleTime", Long, "60000"),
+                must("pollTime", Long, "0"),
+                may("bornTime", Long, "0"),
+                must("initMode", Int, "0"),
+                may("expType", Text, "TAG"),
+                may("exp", Text, "*"),
+                may("order", Bool, "false"),
+                may("attemptId", Text, "a"),
+            ],
+        )
+    },
+    head(
+        200051,
+        &[
+            must("consumerGroup", Text, "g"),
+            must("topic", Text, "P"),
+            must("queueId", Int, "0"),
+            must("extraInfo", Text, "0 1 1 0 0 broker-a 0 0"),
+            must("offset", Long, "0"),
+        ],
+    ),
+    head(
+        200052,
+        &[
+            must("consumerGroup", Text, "g"),
+            must("topic", Text, "P"),
+            must("queueId", Int, "0"),
+            must("maxMsgNums", Int, "1"),
+        ],
+    ),
+    head(
+        200053,
+        &[
+            must("consumerGroup", Text, "g"),
+            must("topic", Text, "P"),
+            must("queueId", Int, "0"),
+            must("extraInfo", Text, "0 1 1 0 0 broker-a 0 0"),
+            must("offset", Long, "0"),
+            must("invisibleTime", Long, "60000"),
+            may("suspend", Bool, "false"),
+        ],
+    ),
+    Request {
+        spared: FOREVER,
+        ..head(
+            200054,
+            &[
+                must("consumerGroup", Text, "g"),
+                must("topic", Text, "P"),
+                must("queueId", Int, "0"),
+                must("pollTime", Long, "0"),
+                must("bornTime", Long, "0"),
+                may("order", Bool, "false"),
+                may("attemptId", Text, "a"),
+                may("expType", Text, "TAG"),
+                may("exp", Text, "*"),
+            ],
+        )
+    },
+    head(200055, &[must("consumerGroup", Text, "g"), must("topic", Text, "P"), must("queueId", Int, "0")]),
+    with_body(200151, "{\"bn\":\"broker-a\",\"as\":[]}"),
     with_body(34, "{\"clientID\":\"c\"}"),
     head(35, &[must("clientID", Text, "c"), may("producerGroup", Text, "g"), may("consumerGroup", Text, "g")]),
     head(38, &[must("consumerGroup", Text, "g")]),

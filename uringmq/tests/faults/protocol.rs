@@ -173,6 +173,9 @@ fn resident_kib(server: &Server) -> u64 {
 }
 
 /// The tables of this test name every request that is served, and no other.
+/// The code field of a binary header has 16 bits.
+const BINARY_CODE_MAX: i32 = 65_535;
+
 #[test]
 fn every_code_is_tried() {
     let codes = |table: &[Request]| {
@@ -195,7 +198,7 @@ fn p06_bodies_that_are_none_get_an_answer() {
     for (addr, table) in both(&server) {
         for binary in [false, true] {
             let mut client = Client::speaking(addr, binary);
-            for request in table {
+            for request in table.iter().filter(|request| !binary || request.code <= BINARY_CODE_MAX) {
                 for body in bodies {
                     for ext in [Vec::new(), request.good()] {
                         let of = format!("{} with body {:?} and {ext:?}", request.code, String::from_utf8_lossy(body));
@@ -237,7 +240,7 @@ fn p08_fields_that_are_missing_or_unreadable_are_named() {
     for (addr, table) in both(&server) {
         for binary in [false, true] {
             let mut client = Client::speaking(addr, binary);
-            for request in table {
+            for request in table.iter().filter(|request| !binary || request.code <= BINARY_CODE_MAX) {
                 try_fields(&mut client, request, binary);
             }
         }
