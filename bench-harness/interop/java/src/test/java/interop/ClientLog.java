@@ -34,8 +34,8 @@ final class ClientLog {
         "has shutdown|executor not accepting a task|didn't terminate|Polling thread was interrupted|Pull Task is cancelled",
         "receive response.* not matched any request|RemotingCommand \\[code=.*, serializeTypeCurrentRPC=\\w+\\]$",
         "java.util.concurrent.RejectedExecutionException: .*(Shutting down|Terminated)",
-        // Its timer asks for routes while the client is being stopped, and connects once more.
-        "ScheduledTask updateTopicRouteInfoFromNameServer exception .*RemotingConnectException: connect to \\[[0-9.:]+\\] failed",
+        // Its timer asks for routes while the client is being stopped (at once, when it could not start): the connection is gone, or a new one.
+        "ScheduledTask updateTopicRouteInfoFromNameServer exception .*(connect to \\[[0-9.:]+\\]|send request to <[0-9.:]+>) failed",
         "the consumer message queue is dropped|the message queue not be able to consume",
         "unlock messageQueue|add a new mq failed, .* because lock failed",
         // a consumer that has not told the broker of itself yet, or starts before its topic
