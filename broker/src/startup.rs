@@ -31,6 +31,7 @@ use uringmq_remoting::listener::{self, Bound, Spread};
 use uringmq_remoting::stop::Gate;
 use uringmq_store::checkpoint;
 use uringmq_store::io::glommio::OpLog;
+use uringmq_store::late_writes;
 use uringmq_store::open::{self, Opened, Progress};
 use uringmq_store::queue_ends;
 use uringmq_store::{StoreConfig, StoreError};
@@ -94,6 +95,7 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
     if let Err(e) = lock.guard(&config.commit_log_dir) {
         warn!(error = %e, "nothing but the lock keeps an Apache broker off this store while it is open");
     }
+    late_writes::wait(&config.commit_log_dir).map_err(|e| e.to_string())?;
     let bound = bind(config.listen_addr())?;
     let fast = if config.listen_port == 0 { None } else { Some(bind(config.fast_listen_addr())?) };
     let ha = match config.role {

@@ -8,17 +8,21 @@ use futures_lite::future::or;
 use glommio::net::{AcceptedTcpStream, TcpListener};
 use glommio::timer::Timer;
 use socket2::{Domain, Protocol, Socket, Type};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 
 const BACKLOG: i32 = 1024;
 /// Accepted sockets that a shard has not taken yet.
 const HANDED_MAX: usize = 1024;
+/// How long a port in use is asked for, and how often.
+const IN_USE_PATIENCE: Duration = Duration::from_secs(5);
+const IN_USE_REST: Duration = Duration::from_millis(10);
 /// How long accepting rests when the process or the system has no more descriptors or memory.
 const EXHAUSTED_REST: Duration = Duration::from_millis(200);
 
@@ -71,8 +75,27 @@ pub struct Bound {
     socket: std::net::TcpListener,
 }
 
-/// SO_REUSEADDR, backlog 1024; port 0 picks a free one (see `addr`).
+/// SO_REUSEADDR, backlog 1024; port 0 picks a free one (see `addr`). Blocking, for the start of a server: a port in use is asked for
+/// again for five seconds, since the sockets that a killed process's rings refer to are closed by a worker of the kernel when that
+/// process is long gone to its parent (10 ms later on a quiet machine), and whoever restarts it at once would be refused.
+///
+/// # Errors
+/// `AddrInUse` when the port is another's; what socket(2), bind(2) and listen(2) say.
 pub fn bind(addr: SocketAddr) -> std::io::Result<Bound> {
+    bind_within(addr, IN_USE_PATIENCE)
+}
+
+fn bind_within(addr: SocketAddr, patience: Duration) -> std::io::Result<Bound> {
+    let begun = Instant::now();
+    loop {
+        match bind_once(addr) {
+            Err(e) if e.kind() == ErrorKind::AddrInUse && begun.elapsed() < patience => std::thread::sleep(IN_USE_REST),
+            done => return done,
+        }
+    }
+}
+
+fn bind_once(addr: SocketAddr) -> std::io::Result<Bound> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.bind(&addr.into())?;
@@ -203,5 +226,19 @@ mod tests {
         assert_eq!(handed(), 2, "shard 1 has one more by now");
         drop(Counted { spread: spread.clone(), shard: 2 });
         assert_eq!(spread.counts(), [1, 2, 1]);
+    }
+
+    #[test]
+    fn a_port_that_is_about_to_be_free_is_waited_for_and_a_taken_one_refused() {
+        let taken = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let addr = taken.addr;
+        let refused = bind_within(addr, Duration::from_millis(50)).err().expect("it is taken");
+        assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+        let owner = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(taken);
+        });
+        assert_eq!(bind(addr).unwrap().addr, addr);
+        owner.join().unwrap();
     }
 }

@@ -11,6 +11,7 @@ pub mod index;
 pub mod index_file;
 pub mod io;
 pub mod json_table;
+pub mod late_writes;
 pub mod lock;
 pub mod log_reader;
 mod log_scan;

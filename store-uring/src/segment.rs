@@ -30,18 +30,25 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    /// Wherever the aside of a log may be.
+    pub(crate) fn asides(log: &Path) -> [PathBuf; 2] {
+        let mut beside = log.file_name().unwrap_or_default().to_owned();
+        beside.push("-next");
+        [log.with_file_name(beside), log.join("next")]
+    }
+
     /// As a reader needs them: where the aside is has not been looked up.
     pub(crate) fn of(config: &StoreConfig) -> Places {
         let log = config.commit_log_dir.clone();
-        let mut aside = log.file_name().unwrap_or_default().to_owned();
-        aside.push("-next");
-        Places { aside: log.with_file_name(aside), log }
+        let [beside, _] = Places::asides(&log);
+        Places { aside: beside, log }
     }
 
     /// Makes the directories, durably, and finds out which aside can be used.
     pub(crate) async fn make<I: Io>(io: &I, config: &StoreConfig) -> io::Result<Places> {
         let beside = Places::of(config);
-        let inside = Places { aside: beside.log.join("next"), log: beside.log.clone() };
+        let [_, aside] = Places::asides(&beside.log);
+        let inside = Places { aside, log: beside.log.clone() };
         io.create_dir(&beside.log).await?;
         for known in [&inside, &beside] {
             if io.metadata(&known.aside).await.is_ok_and(|found| found.is_dir) {

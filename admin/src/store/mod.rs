@@ -16,7 +16,7 @@ use clap::{Args, Subcommand};
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
-use uringmq_store::{StoreConfig, StoreError, lock};
+use uringmq_store::{StoreConfig, StoreError, late_writes, lock};
 
 /// Look at a stopped store, or build its derived files anew
 #[derive(Args, Debug)]
@@ -158,6 +158,7 @@ impl Place {
         let mut held = Held { root: self.root.clone(), config: self.config(read_config)?, _lock: None };
         self.require_log(&held)?;
         held._lock = Some(lock::lock(&self.root)?);
+        late_writes::wait(&held.commit_log_dir())?;
         Ok(held)
     }
 }

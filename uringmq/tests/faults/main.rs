@@ -10,6 +10,7 @@ mod durability;
 mod fields;
 mod filter;
 mod full_disk;
+mod late_writes;
 mod namesrv;
 mod offsets;
 mod pop;
