@@ -123,6 +123,8 @@ storm() { bench-harness/interop/run-storm --seconds "${1:-45}"; }
 
 pairs() { bench-harness/interop/run-pairs; }
 
+migration() { bench-harness/interop/run-migration; }
+
 # kill_loop FLUSH_DISK_TYPE ROUNDS [chaos]: kill -9 under load and restart, over and over on one store; everything acknowledged must be
 # there. With chaos, the log is damaged behind the last acknowledged record before each restart.
 kill_loop() (
@@ -164,6 +166,7 @@ run_stage() {
     build) stage build cargo build --workspace --bins ;;
     stores) stage stores stores ;;
     pairs) stage pairs pairs ;;
+    migration) stage migration migration ;;
     storm) stage storm storm ;;
     storm-10) stage storm-10 storm 600 ;;
     interop) stage interop interop --shards 2 ;;
@@ -185,7 +188,7 @@ run_stage() {
   esac
 }
 
-CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3 pairs storm)
+CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3 pairs migration storm)
 LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 storm-10 differential big)
 
 case ${1:-} in

@@ -24,7 +24,7 @@ mod testing;
 pub mod timer;
 pub mod writer;
 
-pub use startup::{BrokerRun, run};
+pub use startup::{BrokerRun, Ended, run};
 
 /// The io below the broker; the seam ends here.
 pub type Io = uringmq_store::io::glommio::GlommioIo;

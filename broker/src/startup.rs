@@ -1,7 +1,7 @@
 //! From a configuration to a serving broker, and back: which role runs on which core, in what order things open and close.
 use crate::config::{BrokerConfig, BrokerRole, FlushDiskType};
 use crate::control::{self, Control};
-use crate::handlers::stats;
+use crate::handlers::{offset, stats};
 use crate::mesh::{Mesh, Wires};
 use crate::placement::ShardId;
 use crate::replication::{self, Replication};
@@ -30,6 +30,7 @@ use uringmq_remoting::connection::Conns;
 use uringmq_remoting::listener::{self, Bound, Spread};
 use uringmq_remoting::stop::Gate;
 use uringmq_store::checkpoint;
+use uringmq_store::cut;
 use uringmq_store::io::glommio::OpLog;
 use uringmq_store::late_writes;
 use uringmq_store::open::{self, Opened, Progress};
@@ -71,14 +72,25 @@ struct Parts {
     outcome: flume::Sender<Result<(), String>>,
 }
 
-/// Runs the broker until it is stopped; the process's exit code.
-pub fn run(run: BrokerRun) -> i32 {
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The process's exit code.
+    Status(i32),
+    /// It stopped in order, to start over: the log's end is to be cut off.
+    Again,
+}
+
+/// Runs the broker until it is stopped.
+pub fn run(run: BrokerRun) -> Ended {
+    let stop = run.stop.clone();
     match try_run(run) {
-        Ok(()) => 0,
+        Ok(()) if stop.again() => Ended::Again,
+        Ok(()) => Ended::Status(0),
         Err(text) => {
             error!("{text}");
             eprintln!("uringmq broker: {text}");
-            1
+            Ended::Status(1)
         }
     }
 }
@@ -103,7 +115,7 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
         _ => Some(bind_ha(&mut config)?),
     };
     let store = config.to_store_config();
-    let opened = open_store(&store, cpus[0])?;
+    let opened = open_store(&config, &store, cpus[0])?;
     let cores = place(&config, &cpus, shards);
     let (outcome, outcomes) = flume::unbounded();
     let parts = Parts {
@@ -210,8 +222,8 @@ fn place(config: &BrokerConfig, cpus: &[usize], shards: usize) -> Cores {
 }
 
 /// Recovery, on an executor of its own that ends with it.
-fn open_store(store: &StoreConfig, cpu: usize) -> Result<Opened, String> {
-    let store = store.clone();
+fn open_store(config: &BrokerConfig, store: &StoreConfig, cpu: usize) -> Result<Opened, String> {
+    let (store, slave, timers) = (store.clone(), config.role == BrokerRole::Slave, timer::files_of(config));
     LocalExecutorBuilder::new(Placement::Fixed(cpu))
         .name("recovery")
         .io_memory(start_checks::IO_MEMORY_BYTES)
@@ -223,7 +235,13 @@ fn open_store(store: &StoreConfig, cpu: usize) -> Result<Opened, String> {
                 let (done, of) = ((p.at.0 - p.from.0) >> 20, (p.to.0 - p.from.0) >> 20);
                 info!(at = %p.at, done_mib = done, of_mib = of, mib_per_s = p.bytes_per_s >> 20, "recovering");
             };
+            if !slave {
+                withdraw_cut(&io, &store).await.map_err(|e| e.to_string())?;
+            }
             let opened = open::open(io.clone(), &store, show).await.map_err(|e| e.to_string())?;
+            if opened.report.ordered_cut.is_some() {
+                timer::cut(&io, &timers, &opened).await.map_err(|e| e.to_string())?;
+            }
             checkpoint::mark_running(&io, &store.root).await.map_err(|e| e.to_string())?;
             info!(
                 min = %opened.min, end = %opened.end, clean = opened.clean, queues = opened.queues.len(),
@@ -234,6 +252,13 @@ fn open_store(store: &StoreConfig, cpu: usize) -> Result<Opened, String> {
         .map_err(|e| format!("executor of recovery: {e}"))?
         .join()
         .map_err(|e| format!("recovery ended: {e}"))?
+}
+
+/// Only a slave gets back from a master what is cut.
+async fn withdraw_cut(io: &Io, store: &StoreConfig) -> Result<(), StoreError> {
+    let Some(order) = cut::read(io, &store.root).await? else { return Ok(()) };
+    warn!(at = order.at, why = order.why, "the end of the log was to be cut off; it stays, since this broker is no slave");
+    cut::done(io, &store.root).await
 }
 
 type First = (Bound, Option<Bound>, Option<Beside>, Box<dyn FnOnce(SocketAddr) + Send>, Instant);
@@ -321,7 +346,7 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         index,
         checkpoint_turn: Default::default(),
         writer,
-        replication: (id == parts.ha_shard).then(Replication::default),
+        replication: (id == parts.ha_shard).then(|| Replication::new(parts.stop.clone())),
         io,
     });
     shard.reader.trim(opened.min);
@@ -442,6 +467,10 @@ async fn open_doors(
     set_next_offsets(shard).await;
     control::load_offsets(shard).await.map_err(|e| e.to_string())?;
     pop::load_orders(shard).await.map_err(|e| e.to_string())?;
+    if let Some(cut) = &parts.opened.report.ordered_cut {
+        settle_cut(shard, &parts.store.root).await.map_err(|e| e.to_string())?;
+        info!(at = cut.at, bytes = cut.end - cut.at, records = cut.records, kept = ?cut.kept, "the log's end was cut off");
+    }
     if !parts.opened.clean {
         pop::recover::restore(shard).await.map_err(|e| e.to_string())?;
     }
@@ -455,13 +484,11 @@ async fn open_doors(
         glommio::spawn_local(listener::accept(fast, parts.fast_spread.clone(), shard.doors.clone())).detach();
     }
     control::start(shard).await;
+    delay::start(shard).await.map_err(|e| e.to_string())?;
     if shard.follows() {
         let following =
             |s: Rc<Shard>| async move { drop(glommio::spawn_local(replication::slave::follow(s)).detach()) };
         shard.run_on(shard.ha_shard, following).await;
-    }
-    delay::start(shard).await.map_err(|e| e.to_string())?;
-    if shard.follows() {
         glommio::spawn_local(replication::tables::follow(shard.clone())).detach();
     }
     timer::start(shard, parts.opened.end).await.map_err(|e| e.to_string())?;
@@ -470,6 +497,18 @@ async fn open_doors(
     glommio::spawn_local(stats::sample(shard.clone())).detach();
     glommio::spawn_local(shard::upkeep::checkpoint_periodically(shard.clone())).detach();
     Ok(addr)
+}
+
+/// The log was cut: consumer offsets behind the end of their queue would pass over what comes to stand there; they go to the end, where a
+/// consumer that comes with one is sent as well. Then all of the cut is done.
+async fn settle_cut(shard: &Rc<Shard>, root: &Path) -> Result<(), StoreError> {
+    let lowered = shard.run_on_all(|s| async move { s.offsets.lower_to(|key| offset::bounds(&s, key).1) }).await;
+    let lowered: usize = lowered.into_iter().sum();
+    if lowered > 0 {
+        warn!(lowered, "consumer offsets behind the end of their queues were corrected");
+    }
+    control::persist::save_offsets(shard).await?;
+    cut::done(&shard.io, root).await
 }
 
 /// Tells the writer where each queue goes on.

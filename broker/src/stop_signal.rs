@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug)]
 pub struct StopHandle {
     requested: Arc<AtomicBool>,
+    again: Arc<AtomicBool>,
     ring: flume::Sender<()>,
     bell: flume::Receiver<()>,
 }
@@ -21,7 +22,7 @@ impl Default for StopHandle {
 impl StopHandle {
     pub fn new() -> Self {
         let (ring, bell) = flume::unbounded();
-        StopHandle { requested: Arc::new(AtomicBool::new(false)), ring, bell }
+        StopHandle { requested: Arc::default(), again: Arc::default(), ring, bell }
     }
 
     /// Asks for an ordered stop. True for the call that asked first.
@@ -31,6 +32,19 @@ impl StopHandle {
             self.ring.send(()).expect("this handle holds a receiver");
         }
         first
+    }
+
+    /// Asks for an ordered stop after which the server starts over. Nothing when a stop was asked for already.
+    pub fn request_again(&self) {
+        if !self.requested.swap(true, Ordering::SeqCst) {
+            self.again.store(true, Ordering::SeqCst);
+            self.ring.send(()).expect("this handle holds a receiver");
+        }
+    }
+
+    /// Whether the stop, once it is done, is to be followed by a start.
+    pub fn again(&self) -> bool {
+        self.again.load(Ordering::SeqCst)
     }
 
     pub fn requested(&self) -> bool {
@@ -78,7 +92,7 @@ fn wait_for_signals(set: &libc::sigset_t, stop: &StopHandle) {
         if unsafe { libc::sigwait(set, &mut signal) } != 0 {
             continue;
         }
-        if !stop.requested() {
+        if !stop.requested() || stop.again.swap(false, Ordering::SeqCst) {
             // Said before it is asked for: an idle server may be gone at once.
             first = Instant::now();
             tracing::info!(signal, "stopping in order; a second signal ends the process at once");
@@ -115,5 +129,17 @@ mod tests {
             other.join().unwrap();
         }
         assert_eq!(block_on(poll_once(stop.clone().wait())), Some(()));
+        assert!(!stop.again());
+    }
+
+    #[test]
+    fn a_stop_to_start_over_is_a_stop_and_does_not_turn_another_into_one() {
+        let (over, plain) = (StopHandle::new(), StopHandle::new());
+        over.request_again();
+        block_on(over.wait());
+        assert!(over.requested() && over.again() && !over.request());
+        plain.request();
+        plain.request_again();
+        assert!(plain.requested() && !plain.again());
     }
 }

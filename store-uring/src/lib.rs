@@ -3,6 +3,7 @@ pub mod batch;
 pub mod checkpoint;
 pub mod commit_log;
 pub mod consume_queue;
+pub mod cut;
 pub mod deleted_topics;
 pub mod derived;
 pub mod dispatch;

@@ -287,6 +287,10 @@ impl<'a, I: Io> Cursor<'a, I> {
             other => panic!("no record at {}, where one was found: {other:?}", self.at),
         }
     }
+    /// Its stored bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf[(self.at - self.buf_at) as usize..][..self.record().bytes]
+    }
     /// Moves to the next whole record behind here, in this segment or a later one; false (and anywhere) when there is none.
     pub async fn find_next(&mut self) -> Result<bool, StoreError> {
         self.at += 1;

@@ -1,6 +1,7 @@
 //! Opening a store: finds the end of the log, repairs the derived files and hands out plain states that any core can open from.
 //! Runs once at the start, on one executor, before the shards. The work is in [`crate::recovery`].
 use crate::consume_queue::Entry;
+use crate::cut::{self, CutOrder};
 use crate::dispatch;
 use crate::index::Index;
 use crate::io::Io;
@@ -51,6 +52,8 @@ pub struct RepairReport {
     pub damaged: Vec<(u64, u64)>,
     pub queue_entries_rebuilt: u64,
     pub queues_cut: u64,
+    /// An order to cut the log's end off that this start carries out.
+    pub ordered_cut: Option<CutOrder>,
     pub notes: Vec<String>,
 }
 
@@ -88,7 +91,8 @@ pub struct Progress {
 
 /// Makes the directories of an empty store; otherwise recovers. All derived entries are flushed when it returns, but on a full disk:
 /// then they are handed out with the queues, the checkpoint stays where it was, and flushes write them when there is room. The log behind `end`
-/// is left as it is: [`crate::commit_log::Appender::open`] makes it zeros.
+/// is left as it is: [`crate::commit_log::Appender::open`] makes it zeros. With an order to cut the log's end off ([`cut`]) the log ends where
+/// that says; the caller takes the order away ([`cut::done`]) once the appender is open and what else leads behind the end is corrected.
 ///
 /// Errors: `Refused` for what recovery must not guess about (a segment of another length, queues without a log), `Io` and `File`.
 pub async fn open<I: Io>(io: I, config: &StoreConfig, progress: impl FnMut(Progress)) -> Result<Opened, StoreError> {
@@ -97,10 +101,25 @@ pub async fn open<I: Io>(io: I, config: &StoreConfig, progress: impl FnMut(Progr
         make_dir(&io, &config.root.join(dir)).await?;
     }
     make_dir(&io, &config.commit_log_dir).await?;
-    let clean = !checkpoint::is_marked_running(&io, &config.root).await?;
+    let stopped_clean = !checkpoint::is_marked_running(&io, &config.root).await?;
+    let ordered = cut::read(&io, &config.root).await?;
+    // Nothing behind the place may be trusted, as after a kill.
+    let clean = stopped_clean && ordered.is_none();
     let mut notes = Vec::new();
     let segments = Segments::list(&io, config, clean, &mut notes).await?;
     notes.into_iter().for_each(|note| report.note(note));
+    if let Some(order) = ordered {
+        if stopped_clean {
+            checkpoint::mark_running(&io, &config.root).await?;
+        }
+        match cut::fits(&io, &segments, &order).await? {
+            Ok(()) => report.ordered_cut = Some(order),
+            Err(why) => {
+                report.note(format!("the order to cut the log at {} is dropped: {why}", order.at));
+                cut::done(&io, &config.root).await?;
+            }
+        }
+    }
     let recovery = Recovery::new(io.clone(), config, &segments, clean, report);
     let opened = recovery.run(progress).await?;
     tracing::info!(

@@ -114,6 +114,7 @@ impl<'a, I: Io> Recovery<'a, I> {
         self.told_ms = self.io.now_ms();
         self.checkpoint = checkpoint::read_or_nothing(&self.io, &self.config.root).await?;
         self.deleted = deleted_topics::read(&self.io, &self.config.root).await?;
+        self.lower_to_cut().await?;
         let start = self.choose_start().await?;
         self.scan_queues(&start).await?;
         if self.segments.is_empty() {
@@ -153,6 +154,26 @@ impl<'a, I: Io> Recovery<'a, I> {
         Ok(self.opened(0))
     }
 
+    /// With an order to cut, the checkpoint must not name what is cut.
+    async fn lower_to_cut(&mut self) -> Result<(), StoreError> {
+        let Some(cut) = &self.report.ordered_cut else { return Ok(()) };
+        let (last, before) = (PhyOffset(cut.last), self.checkpoint);
+        let checkpoint = &mut self.checkpoint;
+        if checkpoint.logics_phy > last {
+            (checkpoint.logics_phy, checkpoint.logics_ms) = (last, 0);
+        }
+        checkpoint.lowered_from = checkpoint.lowered_from.min(last);
+        checkpoint.confirm_phy = checkpoint.confirm_phy.min(cut.at);
+        if *checkpoint != before {
+            checkpoint::write(&self.io, &self.config.root, checkpoint).await?;
+        }
+        Ok(())
+    }
+
+    fn ordered_end(&self) -> Option<u64> {
+        self.report.ordered_cut.as_ref().map(|cut| cut.at)
+    }
+
     async fn choose_start(&mut self) -> Result<Start, StoreError> {
         let known = self.checkpoint.logics_phy.0;
         let min = self.segments.min();
@@ -179,7 +200,8 @@ impl<'a, I: Io> Recovery<'a, I> {
     /// The start of the newest segment whose first record is below what is known to be synced: by position if there is one, by time
     /// otherwise (of two records of one millisecond the later one may not be synced); the oldest segment if there is none.
     async fn segment_to_start_at(&self, cursor: &mut Cursor<'_, I>, known: u64) -> Result<u64, StoreError> {
-        for start in self.segments.starts().iter().rev() {
+        let last = self.report.ordered_cut.as_ref().map_or(u64::MAX, |cut| cut.last);
+        for start in self.segments.starts().iter().rev().filter(|start| **start <= last) {
             cursor.seek(*start);
             if !matches!(cursor.look().await?, At::Record(_)) || cursor.at() != *start {
                 continue;
@@ -310,6 +332,11 @@ impl<'a, I: Io> Recovery<'a, I> {
         self.report.damaged.clear();
         (self.report.cut_at, self.report.cut_why) = (None, None);
         loop {
+            if let Some(end) = self.ordered_end().filter(|end| cursor.at() >= *end) {
+                cursor.seek(end);
+                self.note_ordered_cut();
+                break;
+            }
             let bytes = match cursor.look().await? {
                 At::Record(_)
                     if !self.clean && cursor.at() >= mark && cursor.is_torn() && !bug(Bug::TornRecordKept) =>
@@ -373,6 +400,13 @@ impl<'a, I: Io> Recovery<'a, I> {
             self.told_ms = now_ms;
             passed_ms as u64
         })
+    }
+
+    fn note_ordered_cut(&mut self) {
+        let Some(cut) = self.report.ordered_cut.clone() else { return };
+        let kept = cut.kept.as_ref().map_or(String::new(), |kept| format!(", kept in {kept}"));
+        let (bytes, records) = (cut.end - cut.at, cut.records);
+        self.cut_log(cut.at, &format!("{}; {bytes} bytes with {records} whole records are taken off{kept}", cut.why));
     }
 
     fn cut_log(&mut self, at: u64, what: &str) {

@@ -1,10 +1,10 @@
 //! The timer's files together, and what a start makes of them. Used by shard 0's timers. Source: store-format sheet 10, recovery.
-use crate::StoreError;
 use crate::io::Io;
-use crate::timer_check::TimerCheck;
+use crate::timer_check::{self, TimerCheck};
 use crate::timer_log::{TimerLog, Unit};
 use crate::timer_wheel::{SLOTS_TOTAL, Wheel};
-use std::path::PathBuf;
+use crate::{StoreError, file_failed};
+use std::path::{Path, PathBuf};
 use uringmq_proto::types::PhyOffset;
 
 /// A start leaves so many slots of the oldest second of the wheel alone.
@@ -67,6 +67,35 @@ pub async fn open<I: Io>(
     Ok(TimerStore { log, wheel, last, read_ms })
 }
 
+/// The commit log was cut at `log_end`, and the queue of the timer topic at `queue_end`: takes off what was enqueued of the messages behind,
+/// durably, so that it leads to none that come to stand there. The wheel is made anew from the timer log. Nothing where no timers ran.
+pub async fn cut<I: Io>(
+    io: &I,
+    files: &TimerFiles,
+    check_path: &Path,
+    log_end: PhyOffset,
+    queue_end: u64,
+) -> Result<(), StoreError> {
+    let wheel = files.root.join("timerwheel");
+    match io.remove(&wheel).await {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        removed => removed.map_err(|e| file_failed("remove", &wheel, e))?,
+    }
+    let Some(check) = timer_check::read(io, check_path).await? else { return Ok(()) };
+    let whole = TimerCheck { log_at: 0, ..check };
+    let store = open(io.clone(), files, &whole, log_end).await?;
+    store.log.sync().await?;
+    store.wheel.flush().await?;
+    let queue_end = i64::try_from(queue_end).unwrap_or(i64::MAX);
+    let next = TimerCheck {
+        log_at: store.log.end() as i64,
+        queue_offset: check.queue_offset.min(queue_end),
+        master_queue_offset: check.master_queue_offset.min(queue_end),
+        ..check
+    };
+    timer_check::write(io, check_path, &next).await
+}
+
 fn hang<I: Io>(wheel: &Wheel<I>, at: u64, unit: &Unit, read_ms: i64) {
     if unit.slot_ms() >= read_ms {
         wheel.add(unit.slot_ms(), at, if unit.deletes() { -1 } else { 1 });
@@ -78,7 +107,6 @@ mod tests {
     use super::*;
     use crate::io::sim::{Faults, SimIo, block_on};
     use crate::timer_log::{PLAIN, Window};
-    use std::path::Path;
 
     const NOW: i64 = 1_800_000_000_500;
     const EVERYTHING: PhyOffset = PhyOffset(u64::MAX);
@@ -214,5 +242,29 @@ mod tests {
                 assert_eq!(all as u64, found.last.map_or(0, |(_, unit)| unit.phy.0 / 100 + 1), "{seed} {crash_at}");
             }
         }
+    }
+
+    #[test]
+    fn a_cut_takes_off_what_hangs_of_the_messages_behind_it() {
+        let io = disk(9);
+        let path = Path::new("/s/timercheck");
+        block_on(cut(&io, &files(), path, PhyOffset(0), 0)).unwrap(); // where no timers ran
+        let store = start(&io, TimerCheck::default(), EVERYTHING);
+        (0..60).for_each(|n| add(&store, n, 5 + n as i64 % 7));
+        let (want, kept_to) = (hanging(&store), store.log.end() as i64);
+        (60..90).for_each(|n| add(&store, n, 5 + n as i64 % 9));
+        block_on(store.wheel.flush()).unwrap();
+        let (queue_offset, log_at) = (90, store.log.end() as i64);
+        let check = TimerCheck { log_at, queue_offset, master_queue_offset: queue_offset, ..TimerCheck::default() };
+        block_on(timer_check::write(&io, path, &check)).unwrap();
+        for _ in 0..2 {
+            block_on(cut(&io, &files(), path, PhyOffset(6000), 60)).unwrap();
+        }
+        let check = block_on(timer_check::read(&io, path)).unwrap().unwrap();
+        assert_eq!((check.queue_offset, check.master_queue_offset, check.log_at), (60, 60, kept_to));
+        // Others come to stand where the cut ones stood.
+        let store = start(&io.after_crash(), check, EVERYTHING);
+        assert_eq!(hanging(&store), want);
+        assert_eq!(store.last.map(|(_, unit)| unit.phy.0), Some(5900));
     }
 }

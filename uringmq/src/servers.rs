@@ -2,9 +2,11 @@
 use crate::cli::{BrokerArgs, NamesrvArgs, StandaloneArgs};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::rc::Rc;
-use uringmq_broker::BrokerRun;
+use uringmq_broker::{BrokerRun, Ended};
 use uringmq_broker::config::{BrokerConfig, HostPort, Machine};
 use uringmq_broker::start_checks;
 use uringmq_broker::startup::Beside;
@@ -56,7 +58,18 @@ pub fn broker(args: BrokerArgs) -> i32 {
             "The broker[{name}, {listens}] boot success. serializeType=JSON{with}\nuringmq ready: broker {name} at {listens}\n"
         ));
     };
-    uringmq_broker::run(BrokerRun { config, beside: None, stop, ready: Box::new(ready) })
+    end("broker", uringmq_broker::run(BrokerRun { config, beside: None, stop, ready: Box::new(ready) }))
+}
+
+/// The exit status, or the same program once more in this process, with nothing of this run in it: same id, arguments and environment.
+fn end(server: &str, ended: Ended) -> i32 {
+    let Ended::Status(status) = ended else {
+        let mut arguments = std::env::args_os();
+        let name = arguments.next().unwrap_or_else(|| "uringmq".into());
+        let why = Command::new("/proc/self/exe").arg0(name).args(arguments).exec();
+        return refuse(server, &format!("it cannot start over: {why}; start it again"));
+    };
+    status
 }
 
 /// What a broker's properties file says of its store; without one, Apache's defaults.
@@ -115,7 +128,8 @@ pub fn standalone(args: StandaloneArgs) -> i32 {
     let addrs = config.clone();
     let ready =
         move |addr: SocketAddr| say(&greeting(&clients_use, &addrs.broker_addr(addr.port()), &store, addr.port()));
-    uringmq_broker::run(BrokerRun { config, beside: Some(in_process(namesrv)), stop, ready: Box::new(ready) })
+    let ended = uringmq_broker::run(BrokerRun { config, beside: Some(in_process(namesrv)), stop, ready: Box::new(ready) });
+    end("standalone", ended)
 }
 
 /// Where it listens, where it stores, what to do next; and the line that scripts wait for.

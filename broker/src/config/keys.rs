@@ -264,6 +264,9 @@ config_keys! {
     /// A slave that is further behind does not count as in step.
     "haMaxGapNotInSync" => ha_gap_bytes_max: u64 = 256 << 20, AtOnce;
 
+    /// Ours: most bytes that a slave cuts off the end of its log when they are not its master's, so that it can follow again. 0: none.
+    "slaveTruncateBytesMax" => slave_truncate_bytes_max: u64 = 0, AtOnce;
+
     // -- ours
     /// Executors, one a core; 0 means one for each core of `cpuSet` or of the machine. More than cores share them.
     "shards" => shards: usize = 0, Restart;

@@ -1,8 +1,8 @@
 //! The master's side: each slave that connects says where its log ends and is fed from there: from the tail cache when it is in step, by
 //! direct reads through a small cache of its own when it is behind. A slave costs two buffers, however far behind it is.
 //!
-//! The bounds are Apache's: what is outside the log stalls with heartbeats, an empty slave gets the last segment on, a slave that says
-//! nothing for haHousekeepingInterval is dropped.
+//! The bounds are Apache's: what is gone from the log stalls with heartbeats, an empty slave gets the last segment on, a slave that says
+//! nothing for haHousekeepingInterval is dropped. One that reports what it cannot have is dropped too.
 use crate::LogReader;
 use crate::mesh::Event;
 use crate::replication::Replication;
@@ -142,6 +142,9 @@ enum Ended {
     Protocol(#[from] ha::HaError),
     #[error("it reported nothing for {0:?} (haHousekeepingInterval)")]
     Silent(Duration),
+    /// Apache's master takes its word: it would count as a copy of what comes, and be sent what its log does not go on with (H01).
+    #[error("it reports {reported}, but this log, or what it was sent of it, ends at {sent}: its log is another one")]
+    Ahead { reported: u64, sent: u64 },
     #[error("the log cannot be read: {0}")]
     Store(#[from] StoreError),
 }
@@ -161,9 +164,13 @@ async fn hear(shard: &Rc<Shard>, slave: &Slave) -> Result<(), Ended> {
         buffer.copy_within(taken..kept, 0);
         kept -= taken;
         let Some(newest) = newest else { continue };
+        let written = shard.marks.written.load(Ordering::Acquire);
+        let sent = slave.next.get().unwrap_or(written);
+        if newest > sent {
+            return Err(Ended::Ahead { reported: newest, sent });
+        }
         slave.acked.set(newest);
         if slave.next.get().is_none() {
-            let written = shard.marks.written.load(Ordering::Acquire);
             let start = start_of(newest, written, shard.config().segment_bytes);
             info!(peer = %slave.link.peer, asked = newest, start, written, "a slave is fed");
             slave.next.set(Some(start));

@@ -6,9 +6,11 @@ pub mod link;
 pub mod master;
 pub mod slave;
 pub mod tables;
+pub mod truncate;
 
 use crate::placement::ShardId;
 use crate::shard::Shard;
+use crate::stop_signal::StopHandle;
 use master::Slave;
 use slave::Following;
 use smallvec::SmallVec;
@@ -30,9 +32,16 @@ pub struct Replication {
     pub slaves: RefCell<Vec<Rc<Slave>>>,
     /// A slave's.
     pub following: Following,
+    pub truncation: truncate::Truncation,
+    /// A slave whose log is to be cut starts over.
+    pub stop: StopHandle,
 }
 
 impl Replication {
+    pub fn new(stop: StopHandle) -> Self {
+        Replication { stop, ..Replication::default() }
+    }
+
     /// There is more of the log.
     pub fn ring(&self) {
         self.slaves.borrow().iter().for_each(|slave| slave.bell.set());

@@ -9,6 +9,7 @@ use crate::registration::resolve::resolve;
 use crate::replication::agree::{self, Disagreement};
 use crate::replication::link::Link;
 use crate::replication::master::Rate;
+use crate::replication::truncate;
 use crate::shard::Shard;
 use crate::writer::copy;
 use futures_lite::future;
@@ -79,6 +80,9 @@ pub async fn follow(shard: Rc<Shard>) {
             }
             told = ended;
         }
+        if shard.replication.as_ref().is_some_and(|replication| replication.stop.requested()) {
+            return; // the log is as it is to stay, or as the cut that was ordered just now found it
+        }
         future::or(shard.doors.closed(), async {
             sleep(RETRY).await;
         })
@@ -125,7 +129,9 @@ async fn follow_once(shard: &Rc<Shard>, master: &str) -> Result<(), Ended> {
     // Without NameServer there is nobody to ask.
     let broker = shard.run_on(0, |s| async move { s.control().registration.master() }).await.flatten();
     if let Some(broker) = broker {
-        agree::check(shard, &broker, end).await?;
+        if let Err(apart) = agree::check(shard, &broker, end).await {
+            return Err(truncate::settle(shard, &broker, end, apart).await.into());
+        }
     }
     info!(master, end, "following");
     *following(shard).master.borrow_mut() = Some(master.to_owned());

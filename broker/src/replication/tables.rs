@@ -1,10 +1,11 @@
-//! A slave's copies of its master's tables: topics, groups, consumer offsets, delay offsets, request modes (Apache's SlaveSynchronize).
+//! A slave's copies of its master's tables: topics, groups, consumer offsets, delay offsets, timers' progress, request modes (Apache's SlaveSynchronize).
 //! On shard 0, by ordinary requests to the master's broker port; pages as Apache's brokers answer them, or all at once by older ones.
 //! Source: replication sheet 4.
 use crate::config::HostPort;
 use crate::control::{groups, making, modes, topics};
 use crate::registration::resolve::resolve;
 use crate::shard::Shard;
+use crate::timer;
 use futures_lite::future;
 use glommio::timer::sleep;
 use serde::de::DeserializeOwned;
@@ -23,9 +24,12 @@ use uringmq_proto::types::PhyOffset;
 use uringmq_remoting::Limits;
 use uringmq_remoting::client::{self, NoService};
 use uringmq_remoting::connection::{CallError, Conn, Conns};
+use uringmq_store::timer_check::{CHECK_BYTES, TimerCheck};
 
 /// Between two rounds. Apache's slave copies once a minute; a version that did not change costs one page here.
 const PERIOD: Duration = Duration::from_secs(5);
+/// Whether the master is there is looked at so often: what it feeds at first is served only with its tables.
+const LOOK: Duration = Duration::from_millis(50);
 /// For one answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Entries of a page; Apache's splitMetadataSize.
@@ -64,7 +68,7 @@ pub async fn follow(shard: Rc<Shard>) {
     while !shard.doors.is_closed() {
         // Of a master whose log this one cannot follow the tables are not wanted either: they would delete topics here.
         let master = shard.control().registration.master().filter(|_| shard.master_is_there());
-        let pause = if master.is_some() { PERIOD } else { PERIOD / 10 };
+        let pause = if master.is_some() { PERIOD } else { LOOK };
         if let Some(master) = master {
             if conn.as_ref().is_none_or(|(of, conn)| *of != master.broker || !conn.is_open()) {
                 conn = None;
@@ -119,6 +123,7 @@ async fn copy_all(shard: &Rc<Shard>, conn: &Conn, seen: &mut Seen) -> Result<(),
     copy_offsets(shard, offsets).await;
     let delays: DelayOffsetTable = ask(conn, request::GET_ALL_DELAY_OFFSET, &[]).await?;
     shard.delay.copy(&delays);
+    copy_timers(shard, conn).await?;
     let answer = call(conn, request::GET_ALL_MESSAGE_REQUEST_MODE, &[]).await?;
     let code = request::GET_ALL_MESSAGE_REQUEST_MODE;
     let table = modes::parse_file(&answer.body).map_err(|why| SyncError::Body { code, why })?;
@@ -127,6 +132,24 @@ async fn copy_all(shard: &Rc<Shard>, conn: &Conn, seen: &mut Seen) -> Result<(),
         shard.control().modes_copied();
     }
     Ok(())
+}
+
+/// How far the master's timers are, and what waits there; a master without timers refuses to say.
+async fn copy_timers(shard: &Rc<Shard>, conn: &Conn) -> Result<(), SyncError> {
+    let answer = match call(conn, request::GET_TIMER_CHECK_POINT, &[]).await {
+        Err(SyncError::Refused { .. }) => return Ok(()),
+        answer => answer?,
+    };
+    let code = request::GET_TIMER_CHECK_POINT;
+    if answer.body.len() < CHECK_BYTES {
+        return Err(SyncError::Body { code, why: format!("{} bytes, not {CHECK_BYTES}", answer.body.len()) });
+    }
+    let waiting = match ask(conn, request::GET_TIMER_METRICS, &[]).await {
+        Err(SyncError::Refused { .. }) => None,
+        waiting => Some(waiting?),
+    };
+    let copied = timer::copy(shard, &TimerCheck::decode(&answer.body), waiting).await;
+    copied.map_err(|e| SyncError::Body { code, why: format!("it cannot be kept: {e}") })
 }
 
 pub async fn call(conn: &Conn, code: i32, ext: &[(&str, Value<'_>)]) -> Result<OwnedCommand, SyncError> {

@@ -239,6 +239,22 @@ impl Offsets {
         }
     }
 
+    /// Brings committed offsets behind the end of their queue (`end_of`) there; how many.
+    pub fn lower_to(&self, end_of: impl Fn(QueueKey) -> u64) -> usize {
+        let mut lowered = 0;
+        for ((key, _), row) in self.tables.borrow_mut().progress.iter_mut() {
+            let end = i64::try_from(end_of(*key)).unwrap_or(i64::MAX);
+            if row.committed > end {
+                (row.committed, row.reset) = (end, row.reset.min(end));
+                lowered += 1;
+            }
+        }
+        if lowered > 0 {
+            self.note();
+        }
+        lowered
+    }
+
     /// Forgets the offsets of topics that are gone. A stored row of a topic that was unknown and is made anew goes too: its offsets
     /// belong to another topic of that name (known fault F05).
     pub fn drop_deleted(&self, topics: &TopicTable) {
@@ -385,6 +401,18 @@ mod tests {
             assert_eq!(offsets.get(key(0, 1), "g").is_some(), mine);
             assert!(!offsets.dirty());
         }
+    }
+
+    #[test]
+    fn offsets_behind_the_end_go_to_it() {
+        let offsets = Offsets::default();
+        offsets.commit(key(0, 0), "g", 10);
+        offsets.commit(key(0, 0), "h", 4);
+        offsets.reset(key(0, 1), "g", 9);
+        assert_eq!(offsets.lower_to(|key| 6 - u64::from(key.queue)), 2);
+        assert_eq!((offsets.get(key(0, 0), "g"), offsets.get(key(0, 0), "h")), (Some(6), Some(4)));
+        assert_eq!(offsets.take_reset(key(0, 1), "g"), Some(5));
+        assert_eq!((offsets.lower_to(|_| 100), offsets.dirty()), (0, true));
     }
 
     /// Known fault F05.

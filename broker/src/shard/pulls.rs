@@ -190,9 +190,14 @@ impl Shard {
         }
     }
 
-    /// The checks before any entry is read; what they give is final.
-    fn outside(offset: i64, min: i64, max: i64) -> Option<Look> {
-        let (status, next) = if max == 0 {
+    /// The checks before any entry is read; what they give is final. A slave's bounds are not the master's: without `offsetCheckInSlave`
+    /// it sends no reader elsewhere in the queue (replication sheet 5). Apache's slave has such a reader ask again at once, for ever when the
+    /// master is gone; here it is held like one at the end.
+    fn outside(&self, offset: i64, min: i64, max: i64) -> Option<Look> {
+        let uncorrected = self.follows() && !self.config.borrow().offset_check_in_slave;
+        let (status, next) = if uncorrected && (offset < min || offset > max) {
+            (PullStatus::OffsetFoundNull, offset)
+        } else if max == 0 {
             (PullStatus::NoMessageInQueue, 0)
         } else if offset < min {
             (PullStatus::OffsetTooSmall, min)
@@ -223,7 +228,7 @@ impl Shard {
     /// Looks from `from` on, at or behind the asked offset. `None` when the entries, or records that must be looked at, are not in memory.
     fn look_hot(&self, ask: &PullAsk, from: i64) -> Option<Look> {
         let (queue, min, max) = self.bounds(ask.key);
-        if let Some(look) = Self::outside(ask.offset, min, max) {
+        if let Some(look) = self.outside(ask.offset, min, max) {
             return Some(look);
         }
         let queue = queue?;
@@ -236,7 +241,7 @@ impl Shard {
 
     async fn look_cold(&self, ask: &PullAsk) -> Result<Look, StoreError> {
         let (queue, min, max) = self.bounds(ask.key);
-        if let Some(look) = Self::outside(ask.offset, min, max) {
+        if let Some(look) = self.outside(ask.offset, min, max) {
             return Ok(look);
         }
         let Some(queue) = queue else { return Ok(Look::nothing(PullStatus::NoMessageInQueue, 0)) };
@@ -406,10 +411,12 @@ impl Shard {
     fn answer_pull(self: &Rc<Self>, ask: &PullAsk, look: Look) {
         let (_, min, max) = self.bounds(ask.key);
         let suggested = self.suggested(ask, look.slow);
+        let plain = look.status.code(ask.offset);
+        let corrects = plain == code::PULL_OFFSET_MOVED && self.config.borrow().offset_check_in_slave;
         let code = match look.status {
-            PullStatus::Found => look.status.code(ask.offset),
-            _ if self.follows() && suggested != self.config.borrow().broker_id => code::PULL_RETRY_IMMEDIATELY,
-            _ => look.status.code(ask.offset),
+            PullStatus::Found => plain,
+            _ if !corrects && self.follows() && suggested != self.config.borrow().broker_id => code::PULL_RETRY_IMMEDIATELY,
+            _ => plain,
         };
         let found = PullFound {
             origin: ask.origin,

@@ -19,6 +19,8 @@ use uringmq_store::timer_log::{DELETE, PLAIN, ROLL, Unit};
 
 /// Records read at a time.
 const READS: usize = 64;
+/// A master's timers are taken to be at most so far behind its sends.
+const LATE_MS: i64 = 10_000;
 /// How often the queue is looked at without a ring.
 const IDLE_MS: i64 = 500;
 
@@ -106,6 +108,11 @@ fn slot_for(out_ms: i64, write_ms: i64, read_ms: i64, window_ms: i64) -> (i64, b
     (write_ms + step_ms, true)
 }
 
+/// On which slot a master hung a message that it stored then, or a later one: what was due about when it was stored may have come late.
+fn slot_then(out_ms: i64, stored_ms: i64, window_ms: i64) -> i64 {
+    slot_for(out_ms, stored_ms, stored_ms.saturating_add(LATE_MS), window_ms).0
+}
+
 /// Some messages on their way to the wheel.
 struct Batch<'s> {
     shard: &'s Shard,
@@ -147,6 +154,11 @@ impl<'s> Batch<'s> {
         };
         let window_ms = self.shard.config.borrow().timer_roll_window_slots.saturating_mul(precision_ms);
         let out_ms = floor_ms(times.out_ms, precision_ms);
+        let (enqueued_to, done_ms) = timers.inherited.get();
+        let stored_ms = floor_ms(record.store_timestamp_ms, precision_ms);
+        if record.queue_offset < enqueued_to && slot_then(out_ms, stored_ms, window_ms) < done_ms {
+            return; // delivered by the master whose slave this was
+        }
         let (slot_ms, rolls) = slot_for(out_ms, self.write_ms, timers.read_ms.get(), window_ms);
         let Ok(delay_ms) = i32::try_from(slot_ms - self.write_ms) else {
             return note_skip(self.shard, entry.phy, "its time is too far away");
@@ -260,6 +272,14 @@ mod tests {
         assert!(times(timer, &[("TIMER_DELAY_SEC", "5")]).is_err());
         assert!(times(timer, &[("TIMER_OUT_MS", "soon")]).is_err());
         assert!(times("T", &[("TIMER_OUT_MS", "9000")]).is_err());
+    }
+
+    #[test]
+    fn where_a_master_hung_a_message_is_told_from_when_it_stored_it() {
+        let window = 172_800_000;
+        assert_eq!(slot_then(90_000, 50_000, window), 90_000);
+        assert_eq!(slot_then(52_000, 50_000, window), 50_000 + LATE_MS, "it may have come late");
+        assert_eq!(slot_then(50_000 + 2 * window, 50_000, window), 50_000 + window, "it rolled");
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod near;
 pub mod put;
 
 use crate::Io;
+use crate::config::BrokerConfig;
 use crate::control::persist;
 use crate::delay::{self, Fetched};
 use crate::handlers::offset::{bounds, stopping};
@@ -43,6 +44,7 @@ use uringmq_proto::record::{self, Found};
 use uringmq_proto::types::{PhyOffset, QueueKey};
 use uringmq_store::StoreError;
 use uringmq_store::json_table;
+use uringmq_store::open::Opened;
 use uringmq_store::timer::{self as files, TimerFiles, TimerStore, floor_ms};
 use uringmq_store::timer_check::{self, TimerCheck};
 use uringmq_store::timer_log::{Unit, Window};
@@ -99,6 +101,10 @@ pub struct Timers {
     pub skipped: Cell<u64>,
     failures: delay::Quiet,
     skips: delay::Quiet,
+    /// On a slave: its master's progress is in `saved`.
+    copied: Cell<bool>,
+    /// Of a store that was a slave's: its master had enqueued the messages before this queue offset, and all slots before this time (ms) were done.
+    inherited: Cell<(i64, i64)>,
     /// The timer queue, on its owner.
     watched: Cell<Option<QueueKey>>,
     heard: Cell<bool>,
@@ -128,9 +134,10 @@ impl Timers {
         self.store.get().expect("set before the tasks start")
     }
 
-    /// How far the timers are, as `timercheck` has it and 60 answers it; `None` before the start.
+    /// How far the timers are, as `timercheck` has it and 60 answers it; `None` before the start. On a slave as its master said last.
     pub fn check(&self) -> Option<TimerCheck> {
-        self.store.get().map(|_| self.saved.get())
+        let known = self.store.get().is_some() || self.copied.get();
+        known.then(|| self.saved.get())
     }
 
     /// The table of waiting messages, as 61 answers it.
@@ -227,16 +234,15 @@ pub async fn start(shard: &Rc<Shard>, log_end: PhyOffset) -> Result<(), StoreErr
         }
         Err(e) => return Err(e),
     }
-    let files = TimerFiles {
-        root: config.store_root.clone(),
-        log_file_bytes: config.timer_log_file_bytes,
-        precision_ms: config.timer_precision_ms,
-    };
+    let files = files_of(&config);
     let store = files::open(shard.io.clone(), &files, &check.unwrap_or_default(), log_end).await?;
     let fresh = check.is_none() && store.last.is_none();
     let check = check.unwrap_or_default();
     let read_ms = if fresh { floor_ms(shard.now_ms(), files.precision_ms) } else { store.read_ms };
     timers.read_ms.set(read_ms);
+    if check.master_queue_offset > check.queue_offset {
+        timers.inherited.set((check.master_queue_offset, read_ms));
+    }
     timers.saved.set(TimerCheck { read_ms, ..check });
     let (last, waiting) = (store.last, store.wheel.total());
     if timers.store.set(store).is_err() {
@@ -251,6 +257,51 @@ pub async fn start(shard: &Rc<Shard>, log_end: PhyOffset) -> Result<(), StoreErr
     glommio::spawn_local(load::run(shard.clone())).detach();
     glommio::spawn_local(fire::run(shard.clone())).detach();
     glommio::spawn_local(save_periodically(shard.clone())).detach();
+    Ok(())
+}
+
+pub fn files_of(config: &BrokerConfig) -> TimerFiles {
+    TimerFiles {
+        root: config.store_root.clone(),
+        log_file_bytes: config.timer_log_file_bytes,
+        precision_ms: config.timer_precision_ms,
+    }
+}
+
+/// The log that was opened was cut: what timers had enqueued of the messages behind goes too. Before any shard.
+pub async fn cut(io: &Io, files: &TimerFiles, opened: &Opened) -> Result<(), StoreError> {
+    let queue = opened.queues.iter().find(|queue| queue.topic == names::WHEEL_TIMER_TOPIC && queue.queue == 0);
+    let queue_end = queue.map_or(0, |queue| queue.max.0);
+    files::cut(io, files, &persist::path(&files.root, CHECK_FILE), opened.end, queue_end).await
+}
+
+/// A slave keeps how far its master's timers are, for the day when it leads: what they have delivered is not delivered again. Nothing where
+/// timers run here.
+pub async fn copy(shard: &Shard, theirs: &TimerCheck, waiting: Option<TimerMetrics>) -> Result<(), StoreError> {
+    let timers = &shard.timer;
+    if timers.store.get().is_some() {
+        return Ok(());
+    }
+    let before = match timers.copied.get() {
+        true => timers.saved.get(),
+        false => timer_check::read(&shard.io, &path(shard, CHECK_FILE)).await?.unwrap_or_default(),
+    };
+    let next = TimerCheck {
+        read_ms: theirs.read_ms,
+        master_queue_offset: theirs.master_queue_offset,
+        version: theirs.version,
+        ..before
+    };
+    if next != before {
+        timer_check::write(&shard.io, &path(shard, CHECK_FILE), &next).await?;
+    }
+    timers.saved.set(next);
+    timers.copied.set(true);
+    if let Some(waiting) = waiting.filter(|waiting| *waiting != timers.counts.table()) {
+        let text = fastjson::to_vec(&waiting);
+        json_table::save(&shard.io, &path(shard, METRICS_FILE), &text).await?;
+        timers.counts.load(waiting);
+    }
     Ok(())
 }
 

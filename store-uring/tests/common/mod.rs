@@ -13,7 +13,7 @@ use uringmq_store::index::Index;
 use uringmq_store::io::sim::SimIo;
 use uringmq_store::log_reader::LogReader;
 use uringmq_store::open::{self, Opened};
-use uringmq_store::{StoreConfig, StoreError, dispatch, queue_ends};
+use uringmq_store::{StoreConfig, StoreError, cut, dispatch, queue_ends};
 
 pub const ROOT: &str = "/s";
 pub const TOPICS: [&str; 2] = ["A", "B"];
@@ -75,6 +75,9 @@ impl Store {
             let queue = ConsumeQueue::with_pending(io.clone(), dir, config.queue_file_bytes, bounds, &q.pending);
             log.set_next(key(&q.topic, q.queue), q.max);
             queues.insert((q.topic.clone(), q.queue), queue);
+        }
+        if opened.report.ordered_cut.is_some() {
+            cut::done(&io, &config.root).await?;
         }
         let index = Index::open(io.clone(), &config).await?;
         open::index_again(&io, &config, &opened, &index).await?;

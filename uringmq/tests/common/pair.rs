@@ -22,6 +22,17 @@ impl Node {
         self.process.start(&self.conf).unwrap_or_else(|why| panic!("{why}"));
     }
 
+    /// Starts it without waiting until it serves, which it may never do.
+    pub fn launch(&mut self) {
+        self.process.launch(&self.conf);
+    }
+
+    /// What the next start reads in place of some lines of the configuration.
+    pub fn set(&mut self, before: &str, after: &str) {
+        assert!(self.conf.contains(before), "{before} is not in {}", self.conf);
+        self.conf = self.conf.replace(before, after);
+    }
+
     pub fn client(&self) -> Client {
         Client::connect(self.addr)
     }

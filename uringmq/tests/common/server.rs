@@ -48,10 +48,22 @@ impl Process {
 
     /// Starts it with this configuration and waits until it serves. What went wrong otherwise; it was killed then.
     pub fn start(&mut self, conf: &str) -> Result<(), String> {
+        let mut child = self.spawn(conf);
+        let ready = wait_for_line(&mut child, "uringmq ready");
+        self.child = Some(child);
+        ready.inspect_err(|_| self.kill()).map_err(|why| format!("{why}; {}", self.log()))
+    }
+
+    /// As `start`, without waiting.
+    pub fn launch(&mut self, conf: &str) {
+        self.child = Some(self.spawn(conf));
+    }
+
+    fn spawn(&self, conf: &str) -> Child {
         assert!(self.child.is_none(), "it runs");
         std::fs::write(self.dir.join("broker.conf"), conf).expect("the configuration file");
         let log = std::fs::File::options().create(true).append(true).open(self.log_path()).expect("the log");
-        let mut child = Command::new(BINARY)
+        Command::new(BINARY)
             .args([self.server, "-c", "broker.conf"])
             .current_dir(&self.dir)
             .env_remove("NAMESRV_ADDR")
@@ -60,10 +72,7 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
-            .expect("the binary");
-        let ready = wait_for_line(&mut child, "uringmq ready");
-        self.child = Some(child);
-        ready.inspect_err(|_| self.kill()).map_err(|why| format!("{why}; {}", self.log()))
+            .expect("the binary")
     }
 
     pub fn runs(&self) -> bool {

@@ -1,12 +1,15 @@
 //! A master and a slave, both ours: what the master acknowledged with inSyncReplicas=2 is on the slave, whoever is killed, and the slave's
 //! log is its master's to the byte.
+#[path = "../common/mod.rs"]
 mod common;
+mod known_faults;
+mod truncation;
 
 use common::{Client, Message, Node, Pair, Pull};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 const TOPIC: &str = "copied";
 /// Each send waits for the slave, however long that takes to be in step.
@@ -16,6 +19,7 @@ const SYSTEM_BUSY: i32 = 2;
 const TOPIC_NOT_EXIST: i32 = 17;
 const PULL_NOT_FOUND: i32 = 19;
 const PULL_RETRY_IMMEDIATELY: i32 = 20;
+const PULL_OFFSET_MOVED: i32 = 21;
 /// For what a slave copies now and then.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -182,6 +186,33 @@ fn an_empty_slave_begins_with_the_last_segment() {
     assert!(pair.slave.stop().success());
     pair.slave.start();
     check(&pair);
+    readers_before_its_first(&mut pair, first);
+}
+
+/// A slave that has not all of a queue sends nobody over what its master has, unless it is told to.
+fn readers_before_its_first(pair: &mut Pair, first: i64) {
+    let mut slave = pair.slave.client();
+    let before = Pull { suspend_ms: 50, ..Pull::at(TOPIC, 0, 3) };
+    until("the master there", || (slave.pull(&before).code == PULL_RETRY_IMMEDIATELY).then_some(()));
+    let got = slave.pull(&before);
+    assert_eq!((got.code, got.next), (PULL_RETRY_IMMEDIATELY, 3), "{got:?}");
+    pair.master.kill();
+    until("the master gone", || (slave.pull(&before).code == PULL_NOT_FOUND).then_some(()));
+    let got = slave.pull(&before);
+    assert_eq!((got.code, got.next), (PULL_NOT_FOUND, 3), "it waits for the master: {got:?}");
+    let beyond = Pull { suspend_ms: 50, ..Pull::at(TOPIC, 0, 5000) };
+    let got = slave.pull(&beyond);
+    assert_eq!((got.code, got.next), (PULL_NOT_FOUND, 5000), "{got:?}");
+    slave.ok(25, &[], b"offsetCheckInSlave=true");
+    for (pull, next) in [(before, first), (beyond, 901)] {
+        let got = until("the new setting", || {
+            let got = slave.pull(&pull);
+            (got.code != PULL_NOT_FOUND).then_some(got)
+        });
+        assert_eq!((got.code, got.next), (PULL_OFFSET_MOVED, next), "{got:?}");
+    }
+    let found = slave.pull(&Pull::at(TOPIC, 0, first).now());
+    assert_eq!((found.messages[0].queue_offset, found.code), (first, 0));
 }
 
 /// Where the master's log ends.
@@ -232,6 +263,56 @@ fn a_slave_copies_the_tables_and_serves_reads_without_its_master() {
     assert!(!pair.slave.store().join("consumequeue/gone").exists());
 }
 
+/// How far the timers are: the next entry of their queue, their own and the master's.
+fn timers_at(client: &mut Client) -> Option<(i64, i64)> {
+    let answer = client.call(60, &[], b"");
+    let field = |n: usize| i64::from_be_bytes(answer.body[n * 8..][..8].try_into().expect("8 bytes"));
+    (answer.code == 0).then(|| (field(2), field(3)))
+}
+
+/// A slave copies how far its master's timers are, and goes on there when it leads.
+#[test]
+fn what_the_masters_timers_delivered_is_not_delivered_again_by_the_slave_that_follows_it() {
+    let mut pair = Pair::new("replication-timers", "", WAITING);
+    pair.master.start();
+    pair.slave.start();
+    let mut client = pair.master.client();
+    client.create_topic(TOPIC, 1);
+    let at = |seconds: u128| {
+        let ms = UNIX_EPOCH.elapsed().expect("a clock").as_millis() + seconds * 1000;
+        common::props(&[("TIMER_DELIVER_MS", &ms.to_string())])
+    };
+    client.sent(TOPIC, 0, &at(1), b"soon");
+    client.sent(TOPIC, 0, &at(86_400), b"tomorrow");
+    client.sent(TOPIC, 0, &at(3 * 86_400 - 60), b"rolls before");
+    until("the first", || (client.bounds(TOPIC, 0).1 == 1).then_some(()));
+    // What was due when it was stored counts as done some seconds later.
+    let passed = UNIX_EPOCH.elapsed().expect("a clock").as_millis() as i64 + 13_000;
+    let read_to = |client: &mut Client| {
+        let answer = client.call(60, &[], b"");
+        (answer.code == 0).then(|| i64::from_be_bytes(answer.body[..8].try_into().expect("8 bytes")))
+    };
+    let mut slave = pair.slave.client();
+    until("the slave's copy", || read_to(&mut slave).filter(|read| *read > passed));
+    assert_eq!(timers_at(&mut slave), Some((0, 3)));
+    let waits = |client: &mut Client| {
+        let text = String::from_utf8(client.ok(61, &[], b"").body).expect("JSON");
+        text.split_once("\"count\":").map(|(_, rest)| rest.starts_with('2'))
+    };
+    assert_eq!(waits(&mut slave), Some(true));
+    assert!(pair.master.stop().success());
+    assert!(pair.slave.stop().success());
+    pair.slave.set("brokerRole=SLAVE\nbrokerId=1", "brokerRole=ASYNC_MASTER\nbrokerId=0");
+    pair.slave.start();
+    let mut client = pair.slave.client();
+    until("all of the queue", || timers_at(&mut client).filter(|(own, _)| *own == 3));
+    client.sent(TOPIC, 0, &at(1), b"of the new master");
+    until("its own", || (client.bounds(TOPIC, 0).1 >= 2).then_some(()));
+    let all: Vec<_> = pulled(&pair.slave, 0, 0, 2).into_iter().map(|m| m.body).collect();
+    assert_eq!(all, [&b"soon"[..], b"of the new master"]);
+    assert_eq!(waits(&mut client), Some(true));
+}
+
 #[test]
 fn a_slave_whose_log_is_not_its_masters_says_so_and_keeps_what_it_has() {
     let mut pair = Pair::new("replication-diverged", "", "brokerRole=SYNC_MASTER\ninSyncReplicas=2\nslaveTimeout=300");
@@ -250,14 +331,15 @@ fn a_slave_whose_log_is_not_its_masters_says_so_and_keeps_what_it_has() {
     assert!(pair.master.stop().success());
     std::fs::remove_dir_all(pair.master.store()).expect("the master's store");
     pair.master.start();
-    until("the slave's word", || pair.slave.log().contains("it has what the master lost").then_some(()));
+    until("the slave's word", || pair.slave.log().contains("it has what the master lost; not one record").then_some(()));
     // The new log grows past the slave's end; sends are stored, but no slave has them.
     let mut client = pair.master.client();
     client.create_topic(TOPIC, 1);
     for _ in 0..sent + 2 {
         assert_eq!(client.send(TOPIC, 0, "", b"of the second, and longer than that").code, FLUSH_SLAVE_TIMEOUT);
     }
-    until("the slave's second word", || pair.slave.log().contains("is another one than the master's").then_some(()));
+    let word = "is another one than the master's; not one record of this log is the master's";
+    until("the slave's second word", || pair.slave.log().contains(word).then_some(()));
     let still = pulled(&pair.slave, 0, 0, sent);
     assert_eq!(still.len(), kept);
     assert!(still.iter().all(|message| message.body == b"of the first master"));
@@ -298,6 +380,7 @@ fn killed_under_load(name: &str, flush: &str) {
     pair.master.start();
     pair.master.client().create_topic(TOPIC, 4);
     pair.slave.start();
+    until("the topic at the slave", || (pair.slave.client().call(351, &[("topic", TOPIC)], b"").code == 0).then_some(()));
     let (book, stop, count) = (Book::default(), Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let addr = pair.master.addr;
     let writers: Vec<_> = (0..4)

@@ -1,0 +1,90 @@
+//! Known faults of replication (sheet known-faults.md, H*), tried by raw connections to the port for slaves.
+use super::common::{Client, Pair};
+use super::{FLUSH_SLAVE_TIMEOUT, TOPIC, number_of, until};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Two copies wanted, and no slave of ours.
+const ALONE: &str = "brokerRole=SYNC_MASTER\ninSyncReplicas=2\nslaveTimeout=300";
+
+fn ha_port(pair: &Pair) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], pair.master.addr.port() + 1))
+}
+
+fn report(slave: &mut TcpStream, offset: i64) -> std::io::Result<()> {
+    slave.write_all(&offset.to_be_bytes())
+}
+
+/// The end of the connection, whatever was sent before.
+fn dropped(slave: &mut TcpStream) -> bool {
+    let mut buffer = [0; 4096];
+    loop {
+        match slave.read(&mut buffer) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(e) => return e.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+fn unacknowledged(client: &mut Client, what: &str) {
+    let sent = client.send(TOPIC, 0, "", b"nobody has it");
+    assert_eq!(sent.code, FLUSH_SLAVE_TIMEOUT, "{what}: {sent:?}");
+}
+
+/// H01: a replica that reports more than the master has makes it take later sends for replicated.
+#[test]
+fn what_a_replica_cannot_have_counts_for_nothing() {
+    let mut pair = Pair::new("replication-h01", "", ALONE);
+    pair.master.start();
+    let mut client = pair.master.client();
+    client.create_topic(TOPIC, 1);
+    unacknowledged(&mut client, "no replica");
+    for lie in [i64::MAX, -1, i64::MIN, 0] {
+        let lie = if lie == 0 { number_of(&mut client) + 1 } else { lie };
+        let mut slave = TcpStream::connect(ha_port(&pair)).expect("the port for slaves");
+        report(&mut slave, lie).expect("sent");
+        assert!(dropped(&mut slave), "{lie}");
+        unacknowledged(&mut client, &format!("{lie} as the first report"));
+    }
+    // Honest at first.
+    for lie in [i64::MAX, 1 << 40] {
+        let mut slave = TcpStream::connect(ha_port(&pair)).expect("the port for slaves");
+        report(&mut slave, number_of(&mut client)).expect("sent");
+        report(&mut slave, lie).expect("sent");
+        assert!(dropped(&mut slave), "{lie}");
+        unacknowledged(&mut client, &format!("{lie} as the second report"));
+    }
+    // An empty one is sent the last segment, and has nothing of it before it says so.
+    let mut empty = TcpStream::connect(ha_port(&pair)).expect("the port for slaves");
+    report(&mut empty, 0).expect("sent");
+    let mut head = [0; 12];
+    empty.read_exact(&mut head).expect("the log");
+    unacknowledged(&mut client, "0 as the only report");
+    assert!(!pair.master.log().contains("panic"));
+}
+
+/// H03: an idle pair loses its connection every haHousekeepingInterval.
+#[test]
+fn an_idle_replica_keeps_its_connection_and_a_silent_one_does_not() {
+    let quick = format!("{ALONE}\nhaSendHeartbeatInterval=100\nhaHousekeepingInterval=1500");
+    let mut pair = Pair::new("replication-h03", "", &quick);
+    pair.master.start();
+    let mut client = pair.master.client();
+    client.create_topic(TOPIC, 1);
+    unacknowledged(&mut client, "no replica");
+    let end = number_of(&mut client);
+    let mut slave = TcpStream::connect(ha_port(&pair)).expect("the port for slaves");
+    slave.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+    // Forty heartbeats are nearly three times the interval.
+    for n in 0..40 {
+        report(&mut slave, end).expect("an open connection");
+        let mut head = [0; 12];
+        slave.read_exact(&mut head).unwrap_or_else(|e| panic!("heartbeat {n}: {e}"));
+        let (at, bytes) = head.split_at(8);
+        assert_eq!((at, bytes), (&end.to_be_bytes()[..], &[0; 4][..]), "heartbeat {n}");
+    }
+    assert!(dropped(&mut slave), "it says nothing any more");
+    until("the master's word", || pair.master.log().contains("it reported nothing for 1.5s").then_some(()));
+}
