@@ -257,7 +257,11 @@ fn open_store(config: &BrokerConfig, store: &StoreConfig, cpu: usize) -> Result<
 /// Only a slave gets back from a master what is cut.
 async fn withdraw_cut(io: &Io, store: &StoreConfig) -> Result<(), StoreError> {
     let Some(order) = cut::read(io, &store.root).await? else { return Ok(()) };
-    warn!(at = order.at, why = order.why, "the end of the log was to be cut off; it stays, since this broker is no slave");
+    warn!(
+        at = order.at,
+        why = order.why,
+        "the end of the log was to be cut off; it stays, since this broker is no slave"
+    );
     cut::done(io, &store.root).await
 }
 

@@ -61,13 +61,7 @@ pub fn crc_of(record: &[u8]) -> u32 {
 }
 
 /// Copies `at..end` of the log to `<root>/cut/<at>-<end>`, as it stands; durable when it returns. Its path.
-pub async fn keep<I: Io>(
-    io: &I,
-    root: &Path,
-    reader: &LogReader<I>,
-    at: u64,
-    end: u64,
-) -> Result<PathBuf, StoreError> {
+pub async fn keep<I: Io>(io: &I, root: &Path, reader: &LogReader<I>, at: u64, end: u64) -> Result<PathBuf, StoreError> {
     let dir = root.join("cut");
     io.create_dir(&dir).await.map_err(|e| failed("create", &dir, e))?;
     let path = dir.join(format!("{at:020}-{end:020}"));
@@ -121,7 +115,11 @@ pub async fn done<I: Io>(io: &I, root: &Path) -> Result<(), StoreError> {
 
 /// Whether the order is about the log as it is: the record before the place is there, and behind it stands what was to be cut, or less.
 /// Why not, otherwise.
-pub(crate) async fn fits<I: Io>(io: &I, segments: &Segments, order: &CutOrder) -> Result<Result<(), String>, StoreError> {
+pub(crate) async fn fits<I: Io>(
+    io: &I,
+    segments: &Segments,
+    order: &CutOrder,
+) -> Result<Result<(), String>, StoreError> {
     if order.last < segments.min() || order.at > segments.limit() {
         return Ok(Err(format!("the log is {}..{} now", segments.min(), segments.limit())));
     }

@@ -6,11 +6,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
-use uringmq_broker::{BrokerRun, Ended};
 use uringmq_broker::config::{BrokerConfig, HostPort, Machine};
 use uringmq_broker::start_checks;
 use uringmq_broker::startup::Beside;
 use uringmq_broker::stop_signal::{self, StopHandle};
+use uringmq_broker::{BrokerRun, Ended};
 use uringmq_namesrv::NamesrvConfig;
 
 /// What standalone is without a file: everything below one directory, and a name server for this machine and its neighbours.
@@ -128,7 +128,8 @@ pub fn standalone(args: StandaloneArgs) -> i32 {
     let addrs = config.clone();
     let ready =
         move |addr: SocketAddr| say(&greeting(&clients_use, &addrs.broker_addr(addr.port()), &store, addr.port()));
-    let ended = uringmq_broker::run(BrokerRun { config, beside: Some(in_process(namesrv)), stop, ready: Box::new(ready) });
+    let ended =
+        uringmq_broker::run(BrokerRun { config, beside: Some(in_process(namesrv)), stop, ready: Box::new(ready) });
     end("standalone", ended)
 }
 

@@ -3,14 +3,21 @@ package stores;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.stream.Stream;
-import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * The steps of {@code docs/migration.md}, walked with Apache's broker and Apache's clients, which run throughout: what was acknowledged
- * is consumed. Then slave reads through a master's death. {@code ../run-migration} builds and starts this.
+ * is consumed. Beside it slave reads through a master's death. {@code ../run-migration} builds and starts this.
  */
 public final class Migration {
     private static final String BROKER_NAME = "broker-a";
@@ -34,17 +41,23 @@ public final class Migration {
     public static void main(String[] args) throws Exception {
         System.setProperty("rocketmq.client.logRoot", args[2] + "/client-logs");
         System.setProperty("rocketmq.log.root", args[2] + "/client-logs");
+        System.setProperty("rocketmq.client.rebalance.waitInterval", "1000"); // 20 s pass without, after each start of a broker
         String java = ProcessHandle.current().info().command().orElse("java");
         Migration all = new Migration(new Broker.Programs(Path.of(args[0]), Path.of(args[1]), java), Path.of(args[2]));
         List<String> only = List.of(args).subList(3, args.length);
+        ExecutorService pool = Executors.newFixedThreadPool(3);
+        List<Future<?>> runs = new ArrayList<>();
         if (only.isEmpty() || only.contains("migration")) {
-            all.checks.check("migration", "all of it", () -> all.new Cluster("migration", true).migrate());
+            runs.add(pool.submit(() -> all.checks.check("migration", "all of it", () -> all.new Cluster("migration", true).migrate())));
         }
         for (boolean reads : new boolean[] {true, false}) {
             String name = "slave-reads-" + reads;
             if (only.isEmpty() || only.contains("slave-reads")) {
-                all.checks.check(name, "all of it", () -> all.new Cluster(name, reads).slaveReads());
+                runs.add(pool.submit(() -> all.checks.check(name, "all of it", () -> all.new Cluster(name, reads).slaveReads())));
             }
+        }
+        for (Future<?> run : runs) {
+            run.get();
         }
         System.out.println(all.checks.passed + " passed, " + all.checks.failed + " failed");
         System.exit(all.checks.failed.get() == 0 && all.checks.passed.get() > 0 ? 0 : 1);
@@ -78,7 +91,7 @@ public final class Migration {
         private String with(Steps steps) throws Exception {
             Files.writeString(dir.resolve("namesrv.conf"), "listenPort=" + nameServer.split(":")[1] + "\n");
             Broker names = Broker.nameServer(programs, dir.resolve("namesrv.conf"), dir.resolve("namesrv.log"));
-            Traffic traffic = new Traffic(TOPIC, GROUP, nameServer);
+            Traffic traffic = new Traffic(TOPIC, GROUP, name, nameServer);
             try {
                 admin.setNamesrvAddr(nameServer);
                 admin.setInstanceName(name);
@@ -181,8 +194,14 @@ public final class Migration {
                         return traffic.caughtUp();
                     }
                     Checks.await("the slave's refusal", 90, () -> refused());
+                    Map<MessageQueue, Long> first = new HashMap<>();
+                    Checks.await("each queue tried again after it was refused", 120, () -> {
+                        traffic.tries().forEach(first::putIfAbsent);
+                        return first.size() == QUEUES && traffic.tries().entrySet().stream()
+                            .allMatch(queue -> queue.getValue() > first.get(queue.getKey()) + 1000);
+                    });
                     Checks.equal(0, traffic.consumed(), () -> "messages consumed");
-                    return "refused";
+                    return "refused, and tried again";
                 });
                 must("the master is back", () -> {
                     oldBroker = start(Broker.Make.OURS, true, true);
@@ -206,7 +225,7 @@ public final class Migration {
         }
 
         private void createTopic() throws Exception {
-            org.apache.rocketmq.common.TopicConfig config = new org.apache.rocketmq.common.TopicConfig(TOPIC, QUEUES, QUEUES);
+            TopicConfig config = new TopicConfig(TOPIC, QUEUES, QUEUES);
             admin.createAndUpdateTopicConfig("127.0.0.1:" + oldPort, config);
         }
 

@@ -2,6 +2,7 @@ package stores;
 
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -17,11 +18,13 @@ import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Producers and a push consumer of Apache's that run while brokers come and go; what was acknowledged, and what was consumed. */
 final class Traffic implements AutoCloseable {
     private final String topic;
     private final String group;
+    private final String instance;
     private final String nameServer;
     private final List<Thread> threads = new ArrayList<>();
     private final List<DefaultMQProducer> producers = new ArrayList<>();
@@ -31,15 +34,17 @@ final class Traffic implements AutoCloseable {
     private DefaultMQPushConsumer consumer;
     private volatile boolean stopping;
 
-    Traffic(String topic, String group, String nameServer) {
+    /** {@code instance} tells the clients of several in one process apart. */
+    Traffic(String topic, String group, String instance, String nameServer) {
         this.topic = topic;
         this.group = group;
+        this.instance = instance;
         this.nameServer = nameServer;
     }
 
     private <T extends ClientConfig> T configure(T client, String name) {
         client.setNamesrvAddr(nameServer);
-        client.setInstanceName(name);
+        client.setInstanceName(instance + "-" + name);
         client.setPollNameServerInterval(1000);
         client.setHeartbeatBrokerInterval(1000);
         return client;
@@ -47,8 +52,8 @@ final class Traffic implements AutoCloseable {
 
     void produce(int count, int pauseMs) throws Exception {
         for (int n = 0; n < count; n++) {
-            String name = group + "-producer-" + n;
-            DefaultMQProducer producer = configure(new DefaultMQProducer(name), name);
+            String name = "producer-" + n;
+            DefaultMQProducer producer = configure(new DefaultMQProducer(name + "-" + instance), name);
             producer.setSendMsgTimeout(3000);
             producer.setRetryTimesWhenSendFailed(0);
             producer.start();
@@ -88,7 +93,7 @@ final class Traffic implements AutoCloseable {
     }
 
     void consume() throws Exception {
-        consumer = configure(new DefaultMQPushConsumer(group), group + "-consumer");
+        consumer = configure(new DefaultMQPushConsumer(group), "consumer");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPersistConsumerOffsetInterval(1000);
         consumer.subscribe(topic, "*");
@@ -100,6 +105,17 @@ final class Traffic implements AutoCloseable {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
+    }
+
+    /** When the consumer tried last to pull each queue that it has, ms. */
+    Map<MessageQueue, Long> tries() {
+        Map<MessageQueue, Long> tries = new HashMap<>();
+        consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().forEach((queue, process) -> {
+            if (queue.getTopic().equals(topic)) {
+                tries.put(queue, process.getLastPullTimestamp());
+            }
+        });
+        return tries;
     }
 
     int acknowledged() {

@@ -128,10 +128,10 @@ async fn follow_once(shard: &Rc<Shard>, master: &str) -> Result<(), Ended> {
     let end = end.await.flatten().ok_or(Ended::Stopping)?.0;
     // Without NameServer there is nobody to ask.
     let broker = shard.run_on(0, |s| async move { s.control().registration.master() }).await.flatten();
-    if let Some(broker) = broker {
-        if let Err(apart) = agree::check(shard, &broker, end).await {
-            return Err(truncate::settle(shard, &broker, end, apart).await.into());
-        }
+    if let Some(broker) = broker
+        && let Err(apart) = agree::check(shard, &broker, end).await
+    {
+        return Err(truncate::settle(shard, &broker, end, apart).await.into());
     }
     info!(master, end, "following");
     *following(shard).master.borrow_mut() = Some(master.to_owned());

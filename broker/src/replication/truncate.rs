@@ -94,7 +94,14 @@ async fn decide(
     }
     let order = order(shard, own, parting, found).await?;
     let kept = order.kept.as_deref().unwrap_or("no file");
-    warn!(at, bytes, records, kept, why = order.why, "the end of this slave's log is cut off; the broker starts over for it");
+    warn!(
+        at,
+        bytes,
+        records,
+        kept,
+        why = order.why,
+        "the end of this slave's log is cut off; the broker starts over for it"
+    );
     shard.replication.as_ref().expect("runs on the replication shard").stop.request_again();
     Ok(format!("{found}; the log is cut at {at} by a start that comes now"))
 }

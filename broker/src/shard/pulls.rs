@@ -415,7 +415,9 @@ impl Shard {
         let corrects = plain == code::PULL_OFFSET_MOVED && self.config.borrow().offset_check_in_slave;
         let code = match look.status {
             PullStatus::Found => plain,
-            _ if !corrects && self.follows() && suggested != self.config.borrow().broker_id => code::PULL_RETRY_IMMEDIATELY,
+            _ if !corrects && self.follows() && suggested != self.config.borrow().broker_id => {
+                code::PULL_RETRY_IMMEDIATELY
+            }
             _ => plain,
         };
         let found = PullFound {

@@ -331,7 +331,9 @@ fn a_slave_whose_log_is_not_its_masters_says_so_and_keeps_what_it_has() {
     assert!(pair.master.stop().success());
     std::fs::remove_dir_all(pair.master.store()).expect("the master's store");
     pair.master.start();
-    until("the slave's word", || pair.slave.log().contains("it has what the master lost; not one record").then_some(()));
+    until("the slave's word", || {
+        pair.slave.log().contains("it has what the master lost; not one record").then_some(())
+    });
     // The new log grows past the slave's end; sends are stored, but no slave has them.
     let mut client = pair.master.client();
     client.create_topic(TOPIC, 1);
@@ -380,7 +382,9 @@ fn killed_under_load(name: &str, flush: &str) {
     pair.master.start();
     pair.master.client().create_topic(TOPIC, 4);
     pair.slave.start();
-    until("the topic at the slave", || (pair.slave.client().call(351, &[("topic", TOPIC)], b"").code == 0).then_some(()));
+    until("the topic at the slave", || {
+        (pair.slave.client().call(351, &[("topic", TOPIC)], b"").code == 0).then_some(())
+    });
     let (book, stop, count) = (Book::default(), Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let addr = pair.master.addr;
     let writers: Vec<_> = (0..4)
