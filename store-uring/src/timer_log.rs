@@ -229,11 +229,15 @@ impl<I: Io> TimerLog<I> {
             let to = at - start + (i * PIECE_BYTES) as u64;
             write_all(&file, to, buf).await.0.map_err(|e| failed("write", &path, e))?;
         }
+        self.note_unsynced(start);
+        Ok(())
+    }
+
+    fn note_unsynced(&self, start: u64) {
         let mut unsynced = self.unsynced.borrow_mut();
         if !unsynced.contains(&start) {
             unsynced.push(start);
         }
-        Ok(())
     }
 
     async fn open_file(&self, path: &Path, access: Access) -> Result<I::File, StoreError> {
@@ -303,6 +307,7 @@ impl<I: Io> TimerLog<I> {
                         _ => break 'files,
                     }
                     end = at;
+                    self.note_unsynced(start); // a killed process may not have synced it
                 }
             }
             start += self.file_bytes;
