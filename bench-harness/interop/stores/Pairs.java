@@ -11,6 +11,7 @@ import java.util.Map;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.stream.Stream;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
@@ -127,6 +128,10 @@ public final class Pairs {
             must("the slave has it too", this::same);
             slave.stop();
             master.kill();
+            Map<Integer, Long> older = new LinkedHashMap<>(ends);
+            if (pair.slave == Broker.Make.OURS) {
+                copy(store(true), dir.resolve("older"));
+            }
             master = start(pair.master, true);
             slave = start(pair.slave, false);
             must("after the master's death and the slave's stop", () -> send(producer, "third"));
@@ -147,6 +152,33 @@ public final class Pairs {
                 }
                 return ends.toString();
             });
+            if (pair.slave == Broker.Make.OURS) {
+                lostEnd(producer, older);
+            }
+        }
+
+        /** The master comes back as it was before the third part: our slave is ahead of it, and is cut back (slaveTruncateBytesMax). */
+        private void lostEnd(DefaultMQProducer producer, Map<Integer, Long> older) throws Exception {
+            Files.move(store(true), dir.resolve("lost"));
+            Files.move(dir.resolve("older"), store(true));
+            ends.clear();
+            ends.putAll(older);
+            master = start(pair.master, true);
+            must("after the master lost its end", () -> send(producer, "fourth"));
+            must("the slave has what the master has", this::same);
+            must("what was cut is told", () -> {
+                String report = Files.readString(store(false).resolve("config/repairReport.json"));
+                Checks.that(report.contains("it has what the master lost"), () -> report);
+                return "repairReport.json";
+            });
+        }
+
+        private static void copy(Path from, Path to) throws IOException {
+            try (Stream<Path> all = Files.walk(from)) {
+                for (Path path : (Iterable<Path>) all::iterator) {
+                    Files.copy(path, to.resolve(from.relativize(path)));
+                }
+            }
         }
 
         /** What goes wrong here makes all that follows pointless. */
@@ -192,7 +224,7 @@ public final class Pairs {
                 "maxHashSlotNum=500",
                 "maxIndexNum=1000",
                 "flushConsumerOffsetInterval=500",
-                make == Broker.Make.OURS ? "shards=2" : "waitTimeMillsInSendQueue=30000",
+                make == Broker.Make.OURS ? "shards=2\nslaveTruncateBytesMax=100000000" : "waitTimeMillsInSendQueue=30000",
                 "");
         }
 
