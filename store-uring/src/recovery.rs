@@ -223,13 +223,20 @@ impl<'a, I: Io> Recovery<'a, I> {
         let found = queue_scan::scan(&self.io, &root, self.config.queue_file_bytes, trust, &mut notes).await?;
         notes.into_iter().for_each(|note| self.report.note(note));
         for mut found in found {
-            if self.deleted.get(&found.topic).is_some_and(|below| found.last_phy.is_some_and(|last| last < *below)) {
-                // A deletion that was cut off left its files.
-                found = QueueFound { topic: found.topic, queue: found.queue, tail: true, ..QueueFound::default() };
+            if self.is_left_by_deletion(&found) {
+                let QueueFound { topic, queue, damage, bad_files, .. } = found;
+                found = QueueFound { topic, queue, damage, bad_files, tail: true, ..QueueFound::default() };
             }
             self.add_queue(found);
         }
         Ok(())
+    }
+
+    /// Whether a deletion that was cut off left these files. Without a good entry their names tell only how far the topic counted before,
+    /// as long as the log has every record of its next life.
+    fn is_left_by_deletion(&self, found: &QueueFound) -> bool {
+        let before = |below: &u64| found.last_phy.map_or(*below > self.segments.min(), |last| last < *below);
+        self.deleted.get(&found.topic).is_some_and(before)
     }
 
     fn add_queue(&mut self, found: QueueFound) -> usize {

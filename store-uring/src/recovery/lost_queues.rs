@@ -112,7 +112,8 @@ impl<I: Io> Recovery<'_, I> {
             let d = dispatch::of_record(&cursor.record(), PhyOffset(at), &self.config.delay_levels_ms);
             if let Some(&i) = self.by_name.get(d.topic).and_then(|queues| queues.get(&d.queue)) {
                 let q = &self.queues[i];
-                if d.queued && at < front_to(q) && d.queue_offset < q.min && !lost.contains(&i) {
+                let before = d.queued && at < front_to(q) && d.queue_offset < q.min;
+                if before && !self.is_of_deleted_topic(&d) && !lost.contains(&i) {
                     lost.push(i);
                 }
             }
