@@ -4,6 +4,7 @@
 //! A round is, for each side: a fresh store with ASYNC_FLUSH, then one with SYNC_FLUSH, and the loads of each. After each timed send the
 //! topic is read back: as many records as acknowledged, CRCs right, keys found. A server that stores nothing goes along: its figures are
 //! the generator's and the machine's own. Starts are measured at last, on a filled store.
+mod fio;
 mod html;
 mod loads;
 mod rmqload;
@@ -12,16 +13,17 @@ mod table;
 mod verify;
 
 use crate::error::BenchError;
+use crate::idle;
 use crate::on_executor;
 use crate::peer::Caller;
 use crate::process::Server;
 use clap::Args;
+use fio::Fio;
 use glommio::timer::Timer;
-use loads::Row;
-use rmqload::Load;
+use loads::{Figure, Row, Sends};
+use rmqload::{Load, RECORD_BYTES};
 use sides::{Flush, Side};
-use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -33,6 +35,8 @@ const START_MAX: Duration = Duration::from_secs(600); // Apache with many queues
 /// The first seconds after a start.
 const FIRST_SECS: f64 = 8.0;
 const IDLE_CONNECTIONS: usize = 5000;
+/// Of /proc/PID/stat: 100 ticks a second on every architecture (sysconf _SC_CLK_TCK).
+const US_PER_TICK: f64 = 10_000.0;
 /// Queues of a topic for the starts with many.
 const MANY_QUEUES: u32 = 1000;
 
@@ -123,16 +127,23 @@ pub(crate) fn main(args: CompareArgs) -> Result<(), BenchError> {
         });
     }
     let mut measured = Measured::default();
+    let fio = Fio::on(&args.dir)?;
+    if fio.is_none() {
+        eprintln!("fio is not installed: nothing to hold syncs and cold reads against");
+    }
     for round in 1..=args.rounds {
         for side in &sides {
             eprintln!("round {round} of {}: {}", args.rounds, side.name());
             Bench { args: &args, side, measured: &mut measured }.round()?;
         }
+        if let Some(fio) = &fio {
+            disk(&args, fio, &mut measured)?;
+        }
     }
     for side in sides.iter().filter(|side| side.stores()) {
         Bench { args: &args, side, measured: &mut measured }.all_starts()?;
     }
-    let names: Vec<&'static str> = sides.iter().map(Side::name).collect();
+    let names: Vec<&'static str> = sides.iter().map(Side::name).chain(fio.is_some().then_some(table::FIO)).collect();
     match args.json {
         true => table::print_json(&measured, &names),
         false => println!("{}", table::markdown(&args, &measured, &names)),
@@ -145,6 +156,24 @@ pub(crate) fn main(args: CompareArgs) -> Result<(), BenchError> {
         Some(path) => table::put_into(path, &table::markdown(&args, &measured, &names)),
         None => Ok(()),
     }
+}
+
+/// What the disk gives where a figure of ours is to come near it, as messages a second.
+fn disk(args: &CompareArgs, fio: &Fio, measured: &mut Measured) -> Result<(), BenchError> {
+    let wants = |load| args.loads.contains(&load);
+    let row_of = |key| loads::SENDS.iter().find(|s| s.key == key).map(|s| s.rows[0]).expect("a load of the list");
+    if wants("sync-1x1") {
+        measured.note(row_of("sync-1x1"), table::FIO, fio.synced_writes_per_s(4096)?);
+    }
+    if let Some(group_kb) = measured.last(loads::GROUP, "uringmq").filter(|_| wants("sync-8x32")) {
+        let bytes = (group_kb * 1024.0 / 4096.0).ceil().max(1.0) * 4096.0;
+        let groups = fio.synced_writes_per_s(bytes as u64)?;
+        measured.note(row_of("sync-8x32"), table::FIO, groups * group_kb * 1024.0 / RECORD_BYTES);
+    }
+    if wants("cold") {
+        measured.note(loads::COLD[1], table::FIO, fio.read_bytes_per_s()? / RECORD_BYTES);
+    }
+    Ok(())
 }
 
 impl Bench<'_> {
@@ -164,6 +193,14 @@ impl Bench<'_> {
                 self.session(flush)?;
             }
         }
+        if self.wants(loads::SPINNING.key) {
+            let server = started(self.args, self.side, Flush::Async, true, loads::SPINNING_CONF)?;
+            self.sends(&loads::SPINNING, server.pid())?;
+            stop(server, libc::SIGTERM)?;
+        }
+        if self.wants("topics") && self.side.stores() {
+            self.topics()?;
+        }
         if self.wants("cold") && self.side.stores() {
             self.cold()?;
         }
@@ -171,7 +208,7 @@ impl Bench<'_> {
     }
 
     fn session(&mut self, flush: Flush) -> Result<(), BenchError> {
-        let server = started(self.args, self.side, flush, true)?;
+        let server = started(self.args, self.side, flush, true, &[])?;
         let all_kinds = flush == Flush::Async && self.side.stores();
         if all_kinds && self.wants("memory") {
             self.note(loads::MEMORY_IDLE, memory_kb(server.pid(), "VmRSS")? / 1024.0);
@@ -194,10 +231,14 @@ impl Bench<'_> {
         stop(server, libc::SIGTERM)
     }
 
-    fn sends(&mut self, sends: &'static loads::Sends, pid: u32) -> Result<(), BenchError> {
+    fn sends(&mut self, sends: &'static Sends, pid: u32) -> Result<(), BenchError> {
         let load = Load { args: self.args, topic: sends.key, conns: sends.conns };
         load.create()?;
-        let before = disk_bytes(pid);
+        let grouped = sends.key == "sync-8x32" && self.side.is_ours();
+        if grouped {
+            stages(self.args)?;
+        }
+        let before = Costs::of(pid);
         let sent = load.send(self.args.secs, sends.how)?;
         let option = |name: &str| sends.how.iter().skip_while(|w| **w != name).nth(1).and_then(|n| n.parse().ok());
         let (batch, size) = (option("--batch").unwrap_or(1), option("--size").unwrap_or(1024));
@@ -211,8 +252,16 @@ impl Bench<'_> {
             }
             return Ok(());
         }
-        if let (Some(row), Some(before), Some(after)) = (sends.amplification, before, disk_bytes(pid)) {
-            self.note(row, (after - before) as f64 / (sent.acknowledged * batch * size).max(1) as f64);
+        let (after, messages) = (Costs::of(pid), (sent.acknowledged * batch).max(1) as f64);
+        for row in sends.costs {
+            let cost = match row.figure {
+                Figure::Cpu => (after.cpu_us - before.cpu_us) / messages,
+                _ => (after.disk_bytes - before.disk_bytes) / (messages * size as f64),
+            };
+            self.note(*row, cost);
+        }
+        if grouped && let Some(syncs) = stage(&stages(self.args)?, "5-sync", "count=").filter(|syncs| *syncs > 0.0) {
+            self.note(loads::GROUP, messages * RECORD_BYTES / syncs / 1024.0);
         }
         if sends.key == "closed" && self.wants("drain") {
             self.note(loads::DRAIN, load.drain()?.msg_per_s);
@@ -233,41 +282,57 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// By our own bench, in a process of its own.
     fn e2e(&mut self) -> Result<(), BenchError> {
+        if self.side.is_ours() {
+            stages(self.args)?;
+        }
+        let p999 = self.bench(&["e2e", "--topic", "e2e", "--conns", "8", "--rate", "10000"], "p999_ms")?;
+        self.note(loads::E2E, p999);
+        if self.side.is_ours()
+            && let Some(us) = stage(&stages(self.args)?, "9-wake", "p99=")
+        {
+            self.note(loads::WAKE, us / 1000.0);
+        }
+        Ok(())
+    }
+
+    /// Sends to one topic and to many, each time on an empty store.
+    fn topics(&mut self) -> Result<(), BenchError> {
+        for (topics, [open, closed]) in loads::TOPICS {
+            let server = started(self.args, self.side, Flush::Async, true, &[])?;
+            let count = topics.to_string();
+            let send = ["send", "--topic", "topics", "--topics", &count, "--queues", "4", "--conns", "8"];
+            let p999 = self.bench(&[&send[..], &["--rate", "10000"]].concat(), "p999_ms")?;
+            self.note(open, p999);
+            let msg_per_s = self.bench(&[&send[..], &["--inflight", "32"]].concat(), "msg_per_s")?;
+            self.note(closed, msg_per_s);
+            stop(server, libc::SIGTERM)?;
+        }
+        Ok(())
+    }
+
+    /// A load by our own generator, in a process of its own; gives a figure of its one round.
+    fn bench(&self, what: &[&str], figure: &str) -> Result<f64, BenchError> {
         let broker = broker(self.args).to_string();
         let output = Command::new(sides::binary(self.args)?)
-            .args(["bench", "e2e", "--topic", "e2e", "--conns", "8", "--rate", "10000", "--json", "--broker", &broker])
-            .args(["--secs", &self.args.secs.to_string()])
+            .arg("bench")
+            .args(what)
+            .args(["--json", "--broker", &broker, "--secs", &self.args.secs.to_string()])
             .output()
-            .map_err(BenchError::io("running bench e2e"))?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            .map_err(BenchError::io("running our own bench"))?;
+        let said = String::from_utf8_lossy(&output.stdout);
         let line: Option<serde_json::Value> = said.lines().next().and_then(|line| serde_json::from_str(line).ok());
-        let p999 = line.as_ref().and_then(|line| line["p999_ms"].as_f64());
-        let failed = || BenchError::Process(format!("bench e2e: {said}{}", String::from_utf8_lossy(&output.stderr)));
-        self.note(loads::E2E, p999.filter(|_| output.status.success()).ok_or_else(failed)?);
-        Ok(())
+        let found = line.and_then(|line| line[figure].as_f64()).filter(|_| output.status.success());
+        found.ok_or_else(|| {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            BenchError::Process(format!("bench {}: {said}{errors}", what.join(" ")))
+        })
     }
 
     /// What the server keeps for each of many connections that said one thing and are silent since.
     fn idle_connections(&mut self, pid: u32) -> Result<(), BenchError> {
         let before = memory_kb(pid, "VmRSS")?;
-        let mut frame = Vec::new();
-        uringmq_proto::command::write_request(
-            &mut frame,
-            uringmq_proto::codes::request::GET_BROKER_RUNTIME_INFO,
-            1,
-            true,
-            &[],
-            b"",
-        );
-        let open = || {
-            let mut socket = TcpStream::connect(broker(self.args))?;
-            socket.write_all(&frame)?;
-            Ok(socket)
-        };
-        let sockets = (0..IDLE_CONNECTIONS).map(|_| open()).collect::<Result<Vec<_>, _>>();
-        let sockets = sockets.map_err(BenchError::io(format!("opening {IDLE_CONNECTIONS} connections")))?;
+        let sockets = idle::open(broker(self.args), IDLE_CONNECTIONS)?;
         std::thread::sleep(Duration::from_secs(2)); // until all are read
         self.note(loads::IDLE_CONNECTION, (memory_kb(pid, "VmRSS")? - before) / sockets.len() as f64);
         Ok(())
@@ -275,13 +340,13 @@ impl Bench<'_> {
 
     /// A producer at an even pace while another client drains what no cache holds any more.
     fn cold(&mut self) -> Result<(), BenchError> {
-        let server = started(self.args, self.side, Flush::Async, true)?;
+        let server = started(self.args, self.side, Flush::Async, true, &[])?;
         let backlog = Load { args: self.args, topic: "backlog", conns: 8 };
         backlog.create()?;
         backlog.fill(self.args.cold_gb)?;
         stop(server, libc::SIGTERM)?;
         let _ = std::fs::write("/proc/sys/vm/drop_caches", "1"); // needs root; else the page cache helps Apache
-        let server = started(self.args, self.side, Flush::Async, false)?;
+        let server = started(self.args, self.side, Flush::Async, false, &[])?;
         answered_after(self.args, &server)?;
         let load = Load { args: self.args, topic: "paced", conns: 8 };
         load.create()?;
@@ -321,13 +386,13 @@ impl Bench<'_> {
         fill: impl FnOnce(&Load<'_>) -> Result<(), BenchError>,
     ) -> Result<(), BenchError> {
         let [clean, killed] = rows;
-        let mut server = started(self.args, self.side, Flush::Async, true)?;
+        let mut server = started(self.args, self.side, Flush::Async, true, &[])?;
         let load = Load { args: self.args, topic: "filled", conns: 8 };
         load.create()?;
         fill(&load)?;
         for _ in 0..self.args.rounds {
             stop(server, libc::SIGTERM)?;
-            server = started(self.args, self.side, Flush::Async, false)?;
+            server = started(self.args, self.side, Flush::Async, false, &[])?;
             self.note(clean, answered_after(self.args, &server)?);
         }
         for _ in 0..self.args.rounds {
@@ -336,7 +401,7 @@ impl Bench<'_> {
             stop(server, libc::SIGKILL)?;
             let _ = running.kill();
             let _ = running.wait();
-            server = started(self.args, self.side, Flush::Async, false)?;
+            server = started(self.args, self.side, Flush::Async, false, &[])?;
             self.note(killed, answered_after(self.args, &server)?);
         }
         stop(server, libc::SIGTERM)
@@ -344,12 +409,12 @@ impl Bench<'_> {
 }
 
 /// Starts a side and waits until it answers; on an empty store when `fresh`.
-fn started(args: &CompareArgs, side: &Side, flush: Flush, fresh: bool) -> Result<Server, BenchError> {
+fn started(args: &CompareArgs, side: &Side, flush: Flush, fresh: bool, more: &[&str]) -> Result<Server, BenchError> {
     let dir = args.dir.join(side.name());
     if fresh && dir.exists() {
         std::fs::remove_dir_all(&dir).map_err(BenchError::io(format!("removing {}", dir.display())))?;
     }
-    let server = Server::start(&side.command(&dir, flush)?)?;
+    let server = Server::start(&side.command(&dir, flush, more)?)?;
     if fresh {
         answered_after(args, &server)?;
     }
@@ -397,8 +462,65 @@ fn memory_kb(pid: u32, key: &str) -> Result<f64, BenchError> {
     status.lines().find_map(of).ok_or_else(|| BenchError::Process(format!("no {key} of process {pid}")))
 }
 
-/// Bytes that the process had written to disks so far, where the kernel counts them.
-fn disk_bytes(pid: u32) -> Option<u64> {
-    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
-    io.lines().find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok())
+/// What a process has used so far; zeros where the kernel does not tell.
+struct Costs {
+    /// Written to disks.
+    disk_bytes: f64,
+    /// On any core, for itself and in the kernel.
+    cpu_us: f64,
+}
+
+impl Costs {
+    fn of(pid: u32) -> Costs {
+        let read = |name| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let bytes = read("io").lines().find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok());
+        // Behind the name, which may hold anything: field 3 of proc(5) is the first, utime and stime are 14 and 15.
+        let stat = read("stat");
+        let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+        let ticks: f64 = fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+        Costs { disk_bytes: bytes.unwrap_or_default(), cpu_us: ticks * US_PER_TICK }
+    }
+}
+
+/// The broker's stages since the last call.
+fn stages(args: &CompareArgs) -> Result<Vec<(String, String)>, BenchError> {
+    let broker = broker(args);
+    on_executor(None, move || async move {
+        let caller = Caller::dial(broker).await?;
+        let stages = caller.stages().await;
+        caller.close().await;
+        stages
+    })
+}
+
+/// A figure of a stage, as `count=` or `p99=` (microseconds) in its line.
+fn stage(stages: &[(String, String)], name: &str, figure: &str) -> Option<f64> {
+    let (_, told) = stages.iter().find(|(stage, _)| stage == name)?;
+    told.split(' ').find_map(|word| word.strip_prefix(figure)?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_of_a_process_are_read() {
+        let mine = std::process::id();
+        let before = Costs::of(mine);
+        let mut work = 0u64;
+        let worked = (0..10_000).any(|_| {
+            work = (0..1_000_000u64).fold(work, |sum, n| std::hint::black_box(sum ^ n.wrapping_mul(sum | 1)));
+            Costs::of(mine).cpu_us > before.cpu_us
+        });
+        assert!(worked, "no time passed in this process");
+        assert_eq!(Costs::of(u32::MAX).cpu_us, 0.0, "no such process");
+    }
+
+    #[test]
+    fn a_stage_is_read() {
+        let stages = [("5-sync".to_owned(), "count=12 p50=3.5 p99=40.1 p99.9=50.0 max=60.2".to_owned())];
+        assert_eq!(stage(&stages, "5-sync", "count="), Some(12.0));
+        assert_eq!(stage(&stages, "5-sync", "p99="), Some(40.1));
+        assert_eq!(stage(&stages, "4-write", "p99="), None);
+    }
 }

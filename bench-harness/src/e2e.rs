@@ -4,6 +4,7 @@
 use crate::error::BenchError;
 use crate::load::{Load, STAMP_BYTES};
 use crate::peer::{Caller, PullAsk};
+use crate::pull::{Drain, drain_all};
 use crate::report::{Report, Tally};
 use crate::send::Shape;
 use crate::{Target, Timing, on_executor};
@@ -28,6 +29,9 @@ pub(crate) struct E2eArgs {
     /// Consumers of each queue, as so many groups would have; each message must reach all of them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     groups: u32,
+    /// Meanwhile, in each round, another consumer reads this topic (of as many queues) from its first message on
+    #[arg(long)]
+    replay: Option<String>,
 }
 
 pub(crate) fn main(mut args: E2eArgs) -> Result<(), BenchError> {
@@ -40,18 +44,32 @@ async fn run(args: E2eArgs) -> Result<(), BenchError> {
     let caller = Caller::dial(broker).await?;
     caller.create_topic(&args.target.topic, args.target.queues).await?;
     let mut report = Report::new("e2e", args.timing.json, args.timing.hlog.as_deref())?;
+    let mut replays = Report::new("replay", args.timing.json, None)?;
     let mut missing = 0;
     for _ in 0..args.timing.rounds {
+        let replaying =
+            args.replay.clone().map(|topic| glommio::spawn_local(replay(broker, topic, args.target.queues)));
         let tally = round(broker, &caller, &args, &report).await?;
         report.round(&tally, Duration::from_secs_f64(args.timing.secs));
         missing += tally.missing;
+        if let Some(replaying) = replaying {
+            let (tally, over) = replaying.await?; // to its end, also when that is later
+            replays.round(&tally, over);
+        }
     }
     report.end()?;
+    replays.end()?;
     caller.close().await;
     match missing {
         0 => Ok(()),
         count => Err(BenchError::Wrong(format!("{count} acknowledged messages never arrived"))),
     }
+}
+
+/// One consumer that drains a topic; its latencies are those of its pulls.
+async fn replay(broker: SocketAddr, topic: String, queues: u32) -> Result<(Tally, Duration), BenchError> {
+    let drain = Drain { topic, queues, conns: 1, max_msgs: 32, from: None, follow: None, check: true };
+    drain_all(broker, &drain, |_, _| {}).await
 }
 
 struct Arrivals {

@@ -9,6 +9,7 @@ mod error;
 #[cfg(test)]
 mod fake;
 mod hlog;
+mod idle;
 mod kill;
 mod load;
 mod null;
@@ -51,6 +52,8 @@ Examples:
   uringmq bench send --topics 5000 --queues 4 --rate 10000 many topics, each message to one at random
   uringmq bench send --transactional --hlog run.hlog       half messages and commits; latencies as an HdrHistogram log
   uringmq bench e2e --groups 20 --rate 1000                fan-out: every message to twenty consumers
+  uringmq bench send --idle 5000 --conns 100 --rate 10000  busy connections among many that are silent
+  uringmq bench e2e --rate 10000 --replay OldTopic         mixed: producers, followers, and one that reads a backlog from its start
   uringmq bench sweep --set shards=1,2 --set spinBeforeParkUs=0,50   what each setting gives and costs
   uringmq bench compare --apache-lib lib --rmqload rmqload the table of both brokers on this machine
   uringmq bench compare ... --loads all --html report.html every load, with plots";

@@ -1,5 +1,6 @@
 //! `bench send`.
 use crate::error::BenchError;
+use crate::idle;
 use crate::load::{Kind, Load, Pace, Plan};
 use crate::peer::Caller;
 use crate::report::Report;
@@ -17,6 +18,9 @@ pub(crate) struct SendArgs {
     shape: Shape,
     #[command(flatten)]
     kind: KindArgs,
+    /// Connections more, which are silent meanwhile
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=15_000))]
+    idle: u32,
     /// After each round, where the broker says that the time went (UringMQ's alone tell it; microseconds)
     #[arg(long)]
     stages: bool,
@@ -104,6 +108,7 @@ async fn run(args: SendArgs) -> Result<(), BenchError> {
     for topic in &topics {
         caller.create_topic(topic, args.target.queues).await?;
     }
+    let _idle = idle::open(broker, args.idle as usize)?;
     let plan = Plan { topics, kind: args.kind.kind(), ..args.shape.plan(&args.target, &args.timing, None) };
     let mut report = Report::new("send", args.timing.json, args.timing.hlog.as_deref())?;
     for _ in 0..args.timing.rounds {

@@ -242,16 +242,21 @@ fn every_load_of_the_bench_runs() {
         "send --topic Transactional --transactional --conns 2 --inflight 4",
         "e2e --topic Arrives --rate 200",
         "e2e --topic Fan --groups 5 --conns 2 --rate 200",
+        "send --topic Idle --idle 50 --conns 2 --rate 200",
         &format!("send --topic Logged --rate 300 --hlog {}", hlog.display()),
     ] {
         let lines = benched(&format!("{load} {timed}"));
         let round = lines.iter().find(|line| !line["round"].is_null()).expect("a round");
         assert!(round["errors"] == 0 && round["msgs"].as_u64() > Some(0), "{load}: {round}");
     }
+    let mixed = benched(&format!("e2e --topic Mixed --rate 200 --replay Closed {timed}"));
+    let replayed = mixed.iter().find(|line| line["kind"] == "replay").expect("a line of the replay");
+    assert!(mixed[0]["kind"] == "e2e" && mixed[0]["errors"] == 0, "{mixed:?}");
     let drained = |topic: &str, queues: u32| {
         let lines = benched(&format!("pull --topic {topic} --queues {queues} --json --broker 127.0.0.1:{port}"));
         lines[0]["msgs"].as_u64().expect("a number")
     };
+    assert_eq!(replayed["msgs"].as_u64(), Some(drained("Closed", 8)), "from the first message to the last");
     assert!(drained("Transactional", 8) > 0, "what was committed is there");
     assert!((0..20).all(|n| drained(&format!("Many-{n}"), 4) > 0));
     assert!(std::fs::read_to_string(&hlog).unwrap().contains("\"StartTimestamp\",\"Interval_Length\""));

@@ -16,6 +16,8 @@ pub(super) enum Figure {
     Kilobytes,
     /// Bytes written to the disk for one byte of message body.
     Amplification,
+    /// Time of the server's process on any core for a message, in microseconds.
+    Cpu,
 }
 
 impl Figure {
@@ -28,6 +30,7 @@ impl Figure {
             Figure::Megabytes => "MB",
             Figure::Kilobytes => "KB",
             Figure::Amplification => "x",
+            Figure::Cpu => "us",
         }
     }
 
@@ -42,6 +45,7 @@ impl Figure {
             Figure::P999 => ", p99.9",
             Figure::Refused => ", refused",
             Figure::Amplification => ", written to disk per byte stored",
+            Figure::Cpu => ", processor time a message",
             _ => "",
         }
     }
@@ -77,11 +81,11 @@ pub(super) struct Sends {
     pub(super) conns: u32,
     pub(super) how: &'static [&'static str],
     pub(super) rows: &'static [Row],
-    /// Also told: the bytes that the disk took for each byte stored.
-    pub(super) amplification: Option<Row>,
+    /// Also told of the server's process: the bytes that the disk took for each byte stored, its time for a message.
+    pub(super) costs: &'static [Row],
 }
 
-use Figure::{Amplification, Kilobytes, Megabytes, MsgPerS, P50, P99, P999, Refused, Seconds};
+use Figure::{Amplification, Cpu, Kilobytes, Megabytes, MsgPerS, P50, P99, P999, Refused, Seconds};
 
 /// Those of the README's short table; `--loads all` runs every one.
 pub(super) const SHORT: &[&str] = &["closed", "open-10k", "sync-1x1", "sync-32x1", "drain", "memory", "start"];
@@ -96,7 +100,10 @@ pub(super) const SENDS: &[Sends] = &[
             row("closed loop, 8 connections x 32", MsgPerS, ">= 8x"),
             row("closed loop, 8 connections x 32", P999, "<= 1/10"),
         ],
-        amplification: Some(row("closed loop, 8 connections x 32", Amplification, "<= 2.3x")),
+        costs: &[
+            row("closed loop, 8 connections x 32", Amplification, "<= 2.3x"),
+            row("closed loop, 8 connections x 32", Cpu, "-"),
+        ],
     },
     Sends {
         key: "closed-100b",
@@ -104,7 +111,7 @@ pub(super) const SENDS: &[Sends] = &[
         conns: 8,
         how: &["--size", "100", "--inflight", "32"],
         rows: &[row("closed loop, 8 x 32, 100 B", MsgPerS, ">= 8x")],
-        amplification: None,
+        costs: &[],
     },
     Sends {
         key: "batch",
@@ -112,7 +119,7 @@ pub(super) const SENDS: &[Sends] = &[
         conns: 8,
         how: &["--size", "1024", "--inflight", "8", "--batch", "32"],
         rows: &[row("batches of 32, 8 x 8", MsgPerS, ">= 5x")],
-        amplification: None,
+        costs: &[],
     },
     Sends {
         key: "one",
@@ -120,7 +127,7 @@ pub(super) const SENDS: &[Sends] = &[
         conns: 1,
         how: &["--size", "1024", "--inflight", "1"],
         rows: &[row("1 x 1", MsgPerS, ">= 1.2x"), row("1 x 1", P999, "<= 0.5 ms")],
-        amplification: None,
+        costs: &[],
     },
     Sends {
         key: "open-10k",
@@ -132,7 +139,7 @@ pub(super) const SENDS: &[Sends] = &[
             row("open loop 10 k msg/s", P99, "<= 1 ms"),
             row("open loop 10 k msg/s", P999, "<= 1/10"),
         ],
-        amplification: Some(row("open loop 10 k msg/s", Amplification, "<= 6x")),
+        costs: &[row("open loop 10 k msg/s", Amplification, "<= 6x"), row("open loop 10 k msg/s", Cpu, "-")],
     },
     Sends {
         key: "open-30k",
@@ -144,7 +151,7 @@ pub(super) const SENDS: &[Sends] = &[
             row("open loop 30 k msg/s", P999, "<= 1/12"),
             row("open loop 30 k msg/s", Refused, "none"),
         ],
-        amplification: None,
+        costs: &[],
     },
     Sends {
         key: "open-100k",
@@ -156,7 +163,7 @@ pub(super) const SENDS: &[Sends] = &[
             row("open loop 100 k msg/s", P999, "<= 10 ms"),
             row("open loop 100 k msg/s", Refused, "none"),
         ],
-        amplification: None,
+        costs: &[],
     },
     Sends {
         key: "delayed",
@@ -164,7 +171,7 @@ pub(super) const SENDS: &[Sends] = &[
         conns: 8,
         how: &["--size", "1024", "--inflight", "32", "--delay-level", "1"],
         rows: &[row("delayed (level 1), 8 x 32", MsgPerS, "-")],
-        amplification: None,
+        costs: &[],
     },
     Sends {
         key: "sync-1x1",
@@ -172,7 +179,7 @@ pub(super) const SENDS: &[Sends] = &[
         conns: 1,
         how: &["--size", "1024", "--inflight", "1"],
         rows: &[row("sync flush, 1 x 1", MsgPerS, ">= 5x")],
-        amplification: None,
+        costs: &[],
     },
     Sends {
         key: "sync-32x1",
@@ -180,7 +187,7 @@ pub(super) const SENDS: &[Sends] = &[
         conns: 32,
         how: &["--size", "1024", "--inflight", "1"],
         rows: &[row("sync flush, 32 x 1", MsgPerS, ">= 4.5x")],
-        amplification: None,
+        costs: &[],
     },
     Sends {
         key: "sync-8x32",
@@ -188,12 +195,47 @@ pub(super) const SENDS: &[Sends] = &[
         conns: 8,
         how: &["--size", "1024", "--inflight", "32"],
         rows: &[row("sync flush, 8 x 32", MsgPerS, ">= 7x")],
-        amplification: None,
+        costs: &[],
     },
 ];
 
+/// In a session of its own, in which our executors spin before they park.
+pub(super) const SPINNING: Sends = Sends {
+    key: "one-spin",
+    flush: Flush::Async,
+    conns: 1,
+    how: &["--size", "1024", "--inflight", "1"],
+    rows: &[
+        row("1 x 1, spinBeforeParkUs=100", MsgPerS, ">= 1.5x"),
+        row("1 x 1, spinBeforeParkUs=100", P999, "<= 0.5 ms"),
+    ],
+    costs: &[],
+};
+pub(super) const SPINNING_CONF: &[&str] = &["spinBeforeParkUs=100"];
+
+/// By our own generator: many topics, each message to one at random, and beside them one topic.
+pub(super) const TOPICS: [(u32, [Row; 2]); 2] = [
+    (
+        1,
+        [
+            row("one topic of 4 queues, open loop 10 k msg/s", P999, "-"),
+            row("one topic of 4 queues, closed loop 8 x 32", MsgPerS, "-"),
+        ],
+    ),
+    (
+        5000,
+        [
+            row("5,000 topics of 4 queues, open loop 10 k msg/s", P999, "<= 2x one topic's"),
+            row("5,000 topics of 4 queues, closed loop 8 x 32", MsgPerS, ">= 70 % of one topic's"),
+        ],
+    ),
+];
+/// Bytes of a group of ours in the load `sync-8x32`: what fio writes before each of its syncs.
+pub(super) const GROUP: Row = row("sync flush, 8 x 32, bytes a sync", Kilobytes, "-");
 pub(super) const DRAIN: Row = row("drain, 8 connections", MsgPerS, ">= 2x");
 pub(super) const E2E: Row = row("end to end at 10 k msg/s, long poll", P999, "<= 1/10");
+/// A batch readable -> the pulls held for it answered, under the load above; only ours tells it.
+pub(super) const WAKE: Row = row("written to visible to a held pull, at 10 k msg/s", P99, "<= 1 ms");
 pub(super) const COLD: [Row; 2] = [
     row("open loop 10 k msg/s while a cold backlog is drained", P999, "<= 1/50"),
     row("that drain of a cold backlog", MsgPerS, ">= 1.5x"),
@@ -219,13 +261,15 @@ pub(super) const START_QUEUES: [Row; 2] = [
 
 /// What `--loads` may name.
 pub(super) const OTHERS: &[&str] =
-    &["drain", "e2e", "cold", "first", "idle", "memory", "start", "start-large", "start-queues"];
+    &["one-spin", "topics", "drain", "e2e", "cold", "first", "idle", "memory", "start", "start-large", "start-queues"];
 
 /// All rows in the order of the table.
 pub(super) fn rows() -> Vec<Row> {
-    let sends = SENDS.iter().flat_map(|s| s.rows.iter().copied().chain(s.amplification));
+    let sends = SENDS.iter().chain([&SPINNING]).flat_map(|s| s.rows.iter().chain(s.costs).copied());
     sends
-        .chain([DRAIN, E2E])
+        .chain([GROUP])
+        .chain(TOPICS.into_iter().flat_map(|(_, rows)| rows))
+        .chain([DRAIN, E2E, WAKE])
         .chain(COLD)
         .chain(FIRST)
         .chain([IDLE_CONNECTION, MEMORY_IDLE, MEMORY])

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 /// What a batch of 32 takes in the log, about: 32 times a body of 1 KiB with its record around it.
 const BATCH: f64 = 32.0;
-const RECORD_BYTES: f64 = 1024.0 + 210.0;
+pub(super) const RECORD_BYTES: f64 = 1024.0 + 210.0;
 
 /// The load generator with its topic and connections.
 pub(super) struct Load<'a> {

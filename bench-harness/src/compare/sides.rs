@@ -37,8 +37,12 @@ impl Side {
         self.kind != Kind::Null
     }
 
-    /// Writes the configuration into `dir` and gives the command line to run.
-    pub(super) fn command(&self, dir: &Path, flush: Flush) -> Result<String, BenchError> {
+    pub(super) fn is_ours(&self) -> bool {
+        self.kind == Kind::Ours
+    }
+
+    /// Writes the configuration into `dir`, for ours with these lines more, and gives the command line to run.
+    pub(super) fn command(&self, dir: &Path, flush: Flush, ours_more: &[&str]) -> Result<String, BenchError> {
         if self.kind == Kind::Null {
             return Ok(self.command.join(" "));
         }
@@ -53,6 +57,9 @@ impl Side {
         conf.push(format!("storePathRootDir={}", store.display()));
         conf.push(format!("storePathCommitLog={}", store.join("commitlog").display()));
         conf.push(format!("flushDiskType={flush}"));
+        if self.is_ours() {
+            conf.extend(ours_more.iter().map(ToString::to_string));
+        }
         let file = dir.join("broker.conf");
         std::fs::write(&file, conf.join("\n") + "\n").map_err(BenchError::io(format!("writing {}", file.display())))?;
         let mut command = self.command.join(" ");

@@ -11,6 +11,9 @@ use std::path::Path;
 const BEGIN: &str = "<!-- speed -->";
 const END: &str = "<!-- end speed -->";
 
+/// The column of what the disk itself gives.
+pub(super) const FIO: &str = "fio";
+
 /// All rounds of every figure and side, and of every send load's percentiles.
 #[derive(Default)]
 pub(super) struct Measured {
@@ -27,6 +30,10 @@ impl Measured {
     pub(super) fn plot(&mut self, load: &'static str, side: &'static str, o: &Outcome) {
         let figures = [o.p50_ms, o.p99_ms, o.p999_ms, o.p9999_ms, o.max_ms, o.msg_per_s];
         self.plots.entry((load, side)).or_default().push(figures);
+    }
+
+    pub(super) fn last(&self, row: Row, side: &'static str) -> Option<f64> {
+        self.figures.get(&(row.load, row.figure, side))?.last().copied()
     }
 
     /// Sorted; `None` when it was not measured.
@@ -52,6 +59,7 @@ pub(super) fn markdown(args: &CompareArgs, measured: &Measured, sides: &[&'stati
     let title = |side: &&str| match *side {
         "apache" => format!("Apache {}", args.apache_version),
         "uringmq" => "UringMQ".to_owned(),
+        FIO => "the disk by fio".to_owned(),
         other => format!("{other} server"),
     };
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
