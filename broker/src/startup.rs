@@ -118,6 +118,7 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
     let opened = open_store(&config, &store, cpus[0])?;
     let cores = place(&config, &cpus, shards);
     let (outcome, outcomes) = flume::unbounded();
+    let spread = spread(&config, shards, cores.writer as usize);
     let parts = Parts {
         store_host: config.store_host(bound.addr.port()),
         memory_bytes: machine::memory_bytes(),
@@ -138,8 +139,8 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
         store,
         opened: Arc::new(opened),
         wires: Wires::new(shards as u16),
-        spread: Spread::preferring(shards, cores.writer as usize),
-        fast_spread: Spread::preferring(shards, cores.writer as usize),
+        spread: spread(),
+        fast_spread: spread(),
         shards: shards as u16,
         writer_shard: cores.writer,
         ha_shard: replication::shard_of(shards as u16, cores.writer),
@@ -199,6 +200,15 @@ fn bind_ha(config: &mut BrokerConfig) -> Result<Bound, String> {
 struct Cores {
     cpus: Vec<usize>,
     writer: ShardId,
+}
+
+/// Who gets the connections: with many cores the log alone keeps the writer's busy, with few every one is needed.
+fn spread(config: &BrokerConfig, shards: usize, writer: usize) -> impl Fn() -> Spread {
+    let serves = match config.writer_connections {
+        -1 => shards <= WRITER_SERVES_MAX_SHARDS,
+        wanted => wanted == 1,
+    };
+    move || if serves || shards == 1 { Spread::preferring(shards, writer) } else { Spread::sparing(shards, writer) }
 }
 
 fn allowed_cpus(config: &BrokerConfig) -> Vec<usize> {
@@ -264,6 +274,9 @@ async fn withdraw_cut(io: &Io, store: &StoreConfig) -> Result<(), StoreError> {
     );
     cut::done(io, &store.root).await
 }
+
+/// Up to so many shards the writer's core serves connections too (`writerConnections=-1`).
+const WRITER_SERVES_MAX_SHARDS: usize = 3;
 
 type First = (Bound, Option<Bound>, Option<Beside>, Box<dyn FnOnce(SocketAddr) + Send>, Instant);
 

@@ -32,6 +32,8 @@ pub struct Spread {
     lanes: Arc<[Lane]>,
     /// The shard that wins among equals, and those behind it: where a request has the shortest way.
     first: usize,
+    /// The shard that gets none, if one does.
+    spared: Option<usize>,
 }
 
 struct Lane {
@@ -53,14 +55,21 @@ impl Spread {
             let (sender, receiver) = flume::bounded(HANDED_MAX);
             Lane { sender, receiver, count: AtomicUsize::new(0) }
         };
-        Spread { lanes: (0..shards).map(lane).collect(), first }
+        Spread { lanes: (0..shards).map(lane).collect(), first, spared: None }
+    }
+
+    /// As `new`, with no connection for the shard `spared`, of at least two; the one behind it wins among equals.
+    pub fn sparing(shards: usize, spared: usize) -> Self {
+        assert!(shards > 1, "no other shard");
+        Spread { spared: Some(spared), ..Self::preferring(shards, (spared + 1) % shards) }
     }
 
     /// The shard with the fewest connections; among equals the first one from `first` on.
     fn least(&self) -> usize {
         let shards = self.lanes.len();
         let in_order = (0..shards).map(|step| (self.first + step) % shards);
-        in_order.min_by_key(|shard| self.lanes[*shard].count.load(Ordering::Relaxed)).expect("there are shards")
+        let open = in_order.filter(|shard| self.spared != Some(*shard));
+        open.min_by_key(|shard| self.lanes[*shard].count.load(Ordering::Relaxed)).expect("there are shards")
     }
 
     /// Connections of each shard, for logs and metrics.
@@ -226,6 +235,17 @@ mod tests {
         assert_eq!(handed(), 2, "shard 1 has one more by now");
         drop(Counted { spread: spread.clone(), shard: 2 });
         assert_eq!(spread.counts(), [1, 2, 1]);
+    }
+
+    #[test]
+    fn the_spared_shard_gets_none() {
+        let spread = Spread::sparing(3, 2);
+        let handed = [0; 4].map(|_| {
+            let shard = spread.least();
+            spread.lanes[shard].count.fetch_add(1, Ordering::Relaxed);
+            shard
+        });
+        assert_eq!((handed, spread.counts()), ([0, 1, 0, 1], vec![2, 2, 0]));
     }
 
     #[test]

@@ -274,6 +274,8 @@ config_keys! {
     "cpuSet" => cpu_set: CpuSet = CpuSet::default(), Restart;
     /// Ours: the core of the writer; -1 chooses (the one that takes the disk's interrupt, where there is one).
     "writerCpu" => writer_cpu: i64 = -1, Restart;
+    /// Ours: whether the writer's core serves connections too: 1 yes, 0 no, -1 as long as there are at most 3 shards.
+    "writerConnections" => writer_connections: i64 = -1, Restart;
     /// Ours: how long an idle executor spins before it sleeps; takes latency off and power up.
     "spinBeforeParkUs" => spin_before_park_us: u64 = 0, Restart;
     /// Ours: newest records kept in memory for hot pulls, per process.

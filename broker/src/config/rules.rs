@@ -137,6 +137,9 @@ impl BrokerConfig {
         if self.writer_cpu < -1 {
             return fault("writerCpu", "is neither a core nor -1");
         }
+        if !(-1..=1).contains(&self.writer_connections) {
+            return fault("writerConnections", "must be -1, 0 or 1");
+        }
         Ok(())
     }
 

@@ -250,6 +250,7 @@ fn sizes_and_ratios() {
         "brokerPermission=64",
         "bindAddress=everywhere",
         "writerCpu=-2",
+        "writerConnections=2",
         "maxIndexNum=1",
     ] {
         refusal(text);

@@ -358,7 +358,7 @@ impl Machine {
         if shard == 0 { self.index.flush().await } else { Ok(()) }
     }
 
-    pub async fn checkpoint(&mut self) -> Result<(), StoreError> {
+    pub async fn checkpoint(&mut self, model: &Rc<RefCell<Model>>) -> Result<(), StoreError> {
         let mut all = Vec::new();
         let mut index_ms = None;
         for (n, shard) in self.shards.iter().enumerate() {
@@ -372,7 +372,15 @@ impl Machine {
         }
         let durable = self.log.keeper().sync().await?;
         let index = index_ms.map(|ms| (&self.index, ms));
-        derived::advance(&self.io, &self.config.root, index, &all, durable).await.map(drop)
+        derived::advance(&self.io, &self.config.root, index, &all, durable).await?;
+        model.borrow_mut().checkpointed = checkpoint::read(&self.io, &self.config.root).await?.logics_phy.0;
+        Ok(())
+    }
+
+    /// Recovery may have lowered it, and then written a later one or not.
+    pub fn forget_checkpoints_above(&self, known: PhyOffset, model: &Rc<RefCell<Model>>) {
+        let mut model = model.borrow_mut();
+        model.checkpointed = model.checkpointed.min(known.0);
     }
 
     pub async fn save_table(&mut self, n: usize, model: &Rc<RefCell<Model>>) -> Result<(), StoreError> {
@@ -409,7 +417,7 @@ impl Machine {
     /// The clean stop.
     pub async fn stop(mut self, model: &Rc<RefCell<Model>>) -> Result<(), StoreError> {
         self.settle().await?;
-        self.checkpoint().await?;
+        self.checkpoint(model).await?;
         for n in 0..TABLES {
             self.save_table(n, model).await?;
         }

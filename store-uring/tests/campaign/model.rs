@@ -70,6 +70,9 @@ pub struct Model {
     /// How many of them were acknowledged as written (they survive a kill) and as durable (they survive a power cut).
     pub written: usize,
     pub durable: usize,
+    /// The checkpoint that no power cut takes back names this position or a later one. (A later one may be read from the page cache, if
+    /// its sync failed.)
+    pub checkpointed: u64,
     /// Retention was asked to remove what is below.
     pub floor: u64,
     pub tables: [Table; TABLES],

@@ -9,21 +9,19 @@ use uringmq_proto::record::{self, Found};
 use uringmq_proto::types::PhyOffset;
 use uringmq_store::io::ALIGN;
 use uringmq_store::io::sim::SimIo;
-use uringmq_store::{StoreError, checkpoint};
 
 /// Size and magic at a record's start. Of the rest a reader can check the body alone (store-format sheet 2).
 const CHECKED_HEAD_BYTES: u64 = 8;
 
 impl Machine {
     /// Something of the log goes bad, if there is anything that may.
-    pub async fn rot(&self, random: &mut Random, model: &RefCell<Model>) -> Result<(), StoreError> {
-        let synced = checkpoint::read(&self.io, &self.config.root).await?.logics_phy;
+    pub fn rot(&self, random: &mut Random, model: &RefCell<Model>) {
         let model = &mut model.borrow_mut();
+        let synced = PhyOffset(model.checkpointed);
         match random.one_in(3) {
             true => self.lose_block(random, model, synced),
             false => self.flip_bit_of_record(random, model, synced),
         }
-        Ok(())
     }
 
     /// A segment, and where in it.

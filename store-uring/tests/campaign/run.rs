@@ -220,7 +220,7 @@ impl Life {
             Step::Send => machine.send(&self.plan, &mut self.random, &model).await,
             Step::Dispatch => machine.dispatch(shard).await,
             Step::Flush => machine.flush(shard).await,
-            Step::Checkpoint => machine.checkpoint().await,
+            Step::Checkpoint => machine.checkpoint(&model).await,
             Step::SaveTable => {
                 let table = self.random.below(TABLES as u64) as usize;
                 machine.save_table(table, &model).await
@@ -240,7 +240,10 @@ impl Life {
                 machine.decay(&mut self.random, &model);
                 Ok(())
             }
-            Step::Rot => machine.rot(&mut self.random, &model).await,
+            Step::Rot => {
+                machine.rot(&mut self.random, &model);
+                Ok(())
+            }
             Step::Delete => {
                 let topic = self.random.pick(&DELETABLE);
                 machine.delete(topic, &model).await
@@ -318,6 +321,7 @@ impl Life {
         let machine = Machine::open(self.io.clone(), &self.plan.config).await;
         self.court.model.borrow_mut().found(count);
         let mut machine = machine.unwrap_or_else(|e| panic!("{what}: {e}"));
+        machine.forget_checkpoints_above(machine.opened.covered, &self.court.model);
         let deleting = self.court.model.borrow().deleting.clone();
         if let Some(topic) = deleting {
             let deleted = machine.delete(&topic, &self.court.model).await;
