@@ -81,8 +81,12 @@ async fn keep_previous<I: Io>(io: &I, path: &Path) -> Result<Content, StoreError
             return Ok(Content::of(&previous, meta.modified_ms));
         }
     }
-    let kept = read_or_fault(io, &backup).await?.and_then(Result::ok);
-    Ok(kept.map_or(Content::default(), |text| Content::of(&text, 0)))
+    let Some(Ok(kept)) = read_or_fault(io, &backup).await? else { return Ok(Content::default()) };
+    Ok(match mark {
+        // It decayed, and must stay known for that.
+        Some(mark) if !mark.knows(&kept) => mark.before,
+        _ => Content::of(&kept, 0),
+    })
 }
 
 /// Makes the file `path` with these contents, synced (`sync` is false only for a seeded bug). Its time of change, ms.
@@ -324,6 +328,22 @@ mod tests {
             io.plant(Path::new(BACKUP), text);
             assert!(matches!(get(&io), Err(StoreError::Refused { .. })), "only a broken backup");
         }
+    }
+
+    #[test]
+    fn a_backup_that_decayed_is_not_blessed_by_a_save_that_must_keep_it() {
+        let io = disk(1);
+        for text in ["[1]", "[2]", "[3]"] {
+            put(&io, text).unwrap();
+        }
+        assert!(io.flip_bit(Path::new(BACKUP), 1, 2), "[2] becomes [6]");
+        assert!(io.make_unreadable(Path::new(PATH), 0, 3));
+        put(&io, "[4]").unwrap();
+        assert_eq!(io.contents(Path::new(BACKUP)).unwrap(), b"[6]");
+        assert_eq!(get(&io).unwrap().unwrap(), serde_json::json!([4]));
+        assert!(io.flip_bit(Path::new(PATH), 1, 0), "[4] becomes [5]");
+        let error = get(&io).unwrap_err().to_string();
+        assert!(error.contains("so is its backup"), "{error}");
     }
 
     #[test]

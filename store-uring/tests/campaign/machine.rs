@@ -389,10 +389,10 @@ impl Machine {
             table.tried += 1;
             table.tried
         };
-        let filler = "x".repeat((version % 7) as usize * 300);
-        let text = format!("{{\"version\":{version},\"filler\":\"{filler}\"}}");
-        json_table::save(&self.io, &table_path(n), text.as_bytes()).await?;
-        model.borrow_mut().tables[n].saved_now();
+        json_table::save(&self.io, &table_path(n), table_text(version).as_bytes()).await?;
+        let table = &mut model.borrow_mut().tables[n];
+        let backup = self.io.contents(&table_path(n).with_extension("json.bak"));
+        table.saved_now(table.saved > 0 && backup.is_some_and(|text| text == table_text(table.saved).as_bytes()));
         Ok(())
     }
 
@@ -427,6 +427,11 @@ impl Machine {
         model.borrow_mut().all_durable();
         checkpoint::mark_clean(&self.io, &self.config.root).await
     }
+}
+
+fn table_text(version: u64) -> String {
+    let filler = "x".repeat((version % 7) as usize * 300);
+    format!("{{\"version\":{version},\"filler\":\"{filler}\"}}")
 }
 
 /// Both, by turns.

@@ -48,13 +48,14 @@ pub enum Part {
 }
 
 impl Table {
-    /// The save of the last version tried succeeded: the one before is the backup now, unless that had decayed.
-    pub fn saved_now(&mut self) {
-        if self.decayed != Some(Part::Main) {
+    /// The save of the last version tried succeeded. `kept`: the one before is the backup now; it is not when that had decayed or could
+    /// not be read, and the backup stays as it is.
+    pub fn saved_now(&mut self, kept: bool) {
+        if kept {
             self.kept = self.saved;
         }
         self.saved = self.tried;
-        self.decayed = None;
+        self.decayed = self.decayed.filter(|part| *part == Part::Backup && !kept);
     }
     /// Versions that a start may find.
     pub fn right(&self) -> std::ops::RangeInclusive<u64> {
