@@ -11,9 +11,9 @@ const ENTRIES: usize = 1024;
 fn main() {
     let full = std::env::args().any(|arg| arg == "--bench");
     let rounds = if full { 20_000 } else { 20 };
-    let entries: Vec<i64> = (0..ENTRIES).map(|n| java_hash(&format!("Tag{}", n % 50)) as i64).collect();
+    let entries: Vec<i64> = (0..ENTRIES).map(|n| java_hash(&format!("Tag{}", n % 50), 0) as i64).collect();
     for tags in [1, 3, 10, 32] {
-        let codes = (0..tags).map(|n| java_hash(&format!("Tag{n}"))).collect();
+        let codes = (0..tags).map(|n| java_hash(&format!("Tag{n}"), 0)).collect();
         let subscription = Subscription { all: false, codes, ..Subscription::everything() };
         let matching = ENTRIES / 50 * tags + tags.min(ENTRIES % 50);
         measure(&format!("{tags} tags"), rounds, matching, || {

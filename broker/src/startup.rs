@@ -203,7 +203,7 @@ struct Cores {
 }
 
 /// Who gets the connections: with many cores the log alone keeps the writer's busy, with few every one is needed.
-fn spread(config: &BrokerConfig, shards: usize, writer: usize) -> impl Fn() -> Spread {
+fn spread(config: &BrokerConfig, shards: usize, writer: usize) -> impl Fn() -> Spread + use<> {
     let serves = match config.writer_connections {
         -1 => shards <= WRITER_SERVES_MAX_SHARDS,
         wanted => wanted == 1,
