@@ -40,7 +40,7 @@ while True:
 PY
 }
 
-# write_conf FILE STORE NAMESRV_PORT BROKER_PORT: an Apache broker.conf; our own keys are added for our target only.
+# write_conf FILE STORE NAMESRV_PORT BROKER_PORT: an Apache broker.conf with the lines of MORE_CONF; our own keys are added for our target only.
 write_conf() {
   cat >"$1" <<EOF
 brokerClusterName=$CLUSTER
@@ -61,6 +61,7 @@ recallMessageEnable=true
 transactionTimeOut=2000
 transactionCheckInterval=3000
 EOF
+  if [ -n "${MORE_CONF:-}" ]; then printf '%s\n' "$MORE_CONF" >>"$1"; fi
   case $TARGET in
     ours) echo "shards=$SHARDS" >>"$1" ;;
     # Clients and broker share few cores here; at its default of 200 ms Apache refuses sends that waited for the machine.

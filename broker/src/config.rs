@@ -235,6 +235,11 @@ impl BrokerConfig {
         }
     }
 
+    /// Whether messages may be in light queues beside their own.
+    pub fn light_queues(&self) -> bool {
+        self.lmq && self.multi_dispatch
+    }
+
     /// Whether an acknowledgement waits for slaves.
     pub fn awaits_slaves(&self) -> bool {
         self.role == BrokerRole::SyncMaster && self.in_sync_replicas > 1
@@ -249,6 +254,9 @@ impl BrokerConfig {
             commit_log_dir: self.commit_log_dir.clone(),
             segment_bytes: self.segment_bytes,
             queue_file_bytes: self.queue_file_bytes,
+            batch_file_bytes: self.batch_file_bytes,
+            topic_forms: Default::default(),
+            light_queues: self.light_queues(),
             index_enabled: self.index_enabled,
             index_slots: self.index_slots,
             index_items: self.index_items,

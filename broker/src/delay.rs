@@ -517,7 +517,7 @@ mod tests {
     use uringmq_proto::types::{PhyOffset, TopicId};
 
     fn entry(bytes: u32, tags_code: i64) -> Entry {
-        Entry { phy: PhyOffset(0), bytes, tags_code }
+        Entry::new(PhyOffset(0), bytes, tags_code)
     }
 
     /// Known fault D03.

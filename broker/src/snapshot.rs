@@ -1,10 +1,12 @@
 //! What control publishes to every shard: immutable tables behind an `Arc`; the newest wins.
+use crate::control::attributes;
 use hashbrown::HashMap;
 use std::sync::Arc;
 use uringmq_filter::Expression;
 use uringmq_proto::body::group::SubscriptionGroupConfig;
 use uringmq_proto::body::topic::TopicConfig;
 use uringmq_proto::types::TopicId;
+use uringmq_store::consume_queue::Form;
 
 /// One topic as every shard sees it.
 #[derive(Debug)]
@@ -12,6 +14,13 @@ pub struct Topic {
     pub id: TopicId,
     pub name: Arc<str>,
     pub config: TopicConfig,
+}
+
+impl Topic {
+    /// Which kind of queues it has.
+    pub fn form(&self) -> Form {
+        attributes::form_of(&self.config)
+    }
 }
 
 /// All topics. A topic deleted and made again has another id.

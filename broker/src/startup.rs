@@ -114,8 +114,9 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
         BrokerRole::Slave => None,
         _ => Some(bind_ha(&mut config)?),
     };
-    let store = config.to_store_config();
+    let mut store = config.to_store_config();
     let opened = open_store(&config, &store, cpus[0])?;
+    store.topic_forms.clear(); // recovery's
     let cores = place(&config, &cpus, shards);
     let (outcome, outcomes) = flume::unbounded();
     let spread = spread(&config, shards, cores.writer as usize);
@@ -233,7 +234,8 @@ fn place(config: &BrokerConfig, cpus: &[usize], shards: usize) -> Cores {
 
 /// Recovery, on an executor of its own that ends with it.
 fn open_store(config: &BrokerConfig, store: &StoreConfig, cpu: usize) -> Result<Opened, String> {
-    let (store, slave, timers) = (store.clone(), config.role == BrokerRole::Slave, timer::files_of(config));
+    let (config, mut store) = (config.clone(), store.clone());
+    let (slave, timers) = (config.role == BrokerRole::Slave, timer::files_of(&config));
     LocalExecutorBuilder::new(Placement::Fixed(cpu))
         .name("recovery")
         .io_memory(start_checks::IO_MEMORY_BYTES)
@@ -248,6 +250,7 @@ fn open_store(config: &BrokerConfig, store: &StoreConfig, cpu: usize) -> Result<
             if !slave {
                 withdraw_cut(&io, &store).await.map_err(|e| e.to_string())?;
             }
+            store.topic_forms = control::topic_forms(&io, &config).await.map_err(|e| e.to_string())?;
             let opened = open::open(io.clone(), &store, show).await.map_err(|e| e.to_string())?;
             if opened.report.ordered_cut.is_some() {
                 timer::cut(&io, &timers, &opened).await.map_err(|e| e.to_string())?;
@@ -344,11 +347,7 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         reader: LogReader::new(io.clone(), &parts.store),
         tail: RefCell::new(shard::tail_cache::TailCache::new(config.tail_cache_bytes)),
         appends: Appends::new(parts.store.delay_levels_ms.clone(), stamp),
-        queues: shard::queues::Queues::new(
-            io.clone(),
-            parts.store.root.join("consumequeue"),
-            parts.store.queue_file_bytes,
-        ),
+        queues: shard::queues::Queues::new(io.clone(), parts.store.clone()),
         offsets: shard::offsets::Offsets::default(),
         dispatch: shard::dispatch::Cursor::new(opened.end, opened.last_store_timestamp_ms),
         filters: uringmq_filter::Cache::default(),

@@ -113,6 +113,18 @@ pub fn is_system_topic(topic: &str) -> bool {
     topic.starts_with(SYSTEM_TOPIC_PREFIX) || SYSTEM_TOPICS.contains(&topic)
 }
 
+/// Whether this names a light queue (LMQ): the prefix, then a name by the rule of topics.
+pub fn is_light_queue(name: &str) -> bool {
+    name.strip_prefix(LMQ_PREFIX).is_some_and(|rest| !rest.is_empty()) && check_topic(name).is_ok()
+}
+
+/// Whether messages of this topic may be in light queues, too. Source: store-format sheet 4.8. Of the broker's own topics none may: what waits
+/// in them is dispatched when it comes to its own topic.
+pub fn may_dispatch(topic: &str) -> bool {
+    let excluded = [RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX];
+    !excluded.iter().any(|prefix| topic.starts_with(prefix)) && !is_system_topic(topic)
+}
+
 /// Topics that no client may send to.
 pub fn is_send_forbidden(topic: &str) -> bool {
     SEND_FORBIDDEN.contains(&topic)
@@ -250,6 +262,17 @@ mod tests {
         assert!(is_system_group("CID_RMQ_SYS_x") && is_system_group("TOOLS_CONSUMER") && !is_system_group("g"));
         assert_eq!((retry_topic("g").as_str(), dlq_topic("g").as_str()), ("%RETRY%g", "%DLQ%g"));
         assert_eq!(pop_retry_topic("g", "t", true), "%RETRY%g+t");
+    }
+
+    #[test]
+    fn light_queues_are_named_like_topics() {
+        assert!(is_light_queue("%LMQ%a") && is_light_queue("%LMQ%a|b-1"));
+        for none in ["%LMQ%", "a", "LMQ%a", "%LMQ%a/1", "%LMQ%..", &format!("%LMQ%{}", "x".repeat(123))] {
+            assert!(!is_light_queue(none), "{none}");
+        }
+        assert!(
+            may_dispatch("T") && !may_dispatch("%DLQ%g") && !may_dispatch("%LMQ%a") && !may_dispatch(SCHEDULE_TOPIC)
+        );
     }
 
     #[test]

@@ -159,6 +159,39 @@ pub fn patch(record: &mut [u8], queue_offset: u64, phy_offset: u64, store_timest
     record[store_at..store_at + 8].copy_from_slice(&store_timestamp_ms.to_be_bytes());
 }
 
+/// Puts the last of a record's properties, which only the writer knows, in the place of the `reserved` bytes that [`encode`] was given for
+/// them at the properties' end. Returns the record's size, which may be smaller now.
+///
+/// # Panics
+/// When `record` is not the whole record, or `text` is longer than what is reserved.
+pub fn finish(record: &mut [u8], reserved: usize, text: &str) -> usize {
+    assert!(text.len() <= reserved && reserved < record.len(), "{} bytes for {}", reserved, text.len());
+    let (at, less) = (record.len() - reserved, reserved - text.len());
+    record[at..at + text.len()].copy_from_slice(text.as_bytes());
+    let bytes = record.len() - less;
+    record[..4].copy_from_slice(&(bytes as u32).to_be_bytes());
+    let length_at = properties_length_at(record);
+    let length = u16::from_be_bytes([record[length_at], record[length_at + 1]]);
+    let length = length.checked_sub(less as u16).expect("the reserved bytes are properties");
+    record[length_at..length_at + 2].copy_from_slice(&length.to_be_bytes());
+    bytes
+}
+
+/// Where the length of the properties stands in a record of [`encode`].
+fn properties_length_at(record: &[u8]) -> usize {
+    let number = |at: usize| i32::from_be_bytes(*record[at..].first_chunk().expect("an encoded record"));
+    let sys_flag = number(SYS_FLAG_AT);
+    let hosts =
+        host_bytes(sys_flag & sys_flag::BORN_HOST_V6 != 0) + host_bytes(sys_flag & sys_flag::STORE_HOST_V6 != 0);
+    let body_at = BORN_HOST_AT + hosts + 20;
+    let topic_at = body_at + 4 + number(body_at) as usize;
+    let v2 = number(4) as u32 == MAGIC_V2;
+    match v2 {
+        true => topic_at + 2 + u16::from_be_bytes([record[topic_at], record[topic_at + 1]]) as usize,
+        false => topic_at + 1 + record[topic_at] as usize,
+    }
+}
+
 fn store_timestamp_at(record: &[u8]) -> Option<usize> {
     let sys_flag = i32::from_be_bytes(*record.get(SYS_FLAG_AT..)?.first_chunk()?);
     Some(BORN_HOST_AT + host_bytes(sys_flag & sys_flag::BORN_HOST_V6 != 0))
@@ -378,6 +411,25 @@ fn positive(hash: i32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_properties_come_when_they_are_known() {
+        for (host, topic) in [("127.0.0.1:1", "T"), ("[::1]:1", "T"), ("127.0.0.1:1", &*"T".repeat(130))] {
+            for properties in ["", "A\u{1}b\u{2}", "A\u{1}b"] {
+                let free = "\u{2}".repeat(33);
+                let host = host.parse().unwrap();
+                let record = NewRecord { born_host: host, topic, more_properties: &free, ..new(topic, properties) };
+                let mut bytes = Vec::new();
+                encode(&mut bytes, &record).unwrap();
+                let size = finish(&mut bytes, 33, "INNER_BASE\u{1}12\u{2}");
+                bytes.truncate(size);
+                let known = NewRecord { more_properties: "INNER_BASE\u{1}12\u{2}", ..record };
+                let mut same = Vec::new();
+                encode(&mut same, &known).unwrap();
+                assert_eq!(bytes, same, "{host} {properties:?}");
+            }
+        }
+    }
 
     fn new<'a>(topic: &'a str, properties: &'a str) -> NewRecord<'a> {
         NewRecord {

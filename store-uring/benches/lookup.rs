@@ -16,7 +16,7 @@ const FILE_BYTES: u64 = 100_000 * 20;
 const PENDING: u64 = 1000;
 
 fn entry(n: u64) -> Entry {
-    Entry { phy: PhyOffset(n * RECORD_BYTES), bytes: RECORD_BYTES as u32, tags_code: n as i64 % 7 }
+    Entry::new(PhyOffset(n * RECORD_BYTES), RECORD_BYTES as u32, n as i64 % 7)
 }
 
 fn main() {

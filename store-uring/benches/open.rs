@@ -55,6 +55,9 @@ fn config(options: &Options) -> StoreConfig {
         commit_log_dir: options.dir.join("commitlog"),
         segment_bytes: if big { 1 << 30 } else { 16 << 20 },
         queue_file_bytes: 6_000_000,
+        batch_file_bytes: 460,
+        topic_forms: Default::default(),
+        light_queues: false,
         index_enabled: true,
         index_slots: 5_000_000,
         index_items: 20_000_000,
@@ -149,7 +152,7 @@ async fn build(options: &Options, config: &StoreConfig) {
             let key = QueueKey { topic: TopicId(queue / 8), queue: queue % 8 };
             let placed = log.place(key, true, &mut bytes, &[len]).expect("room");
             let walked = dispatch::walk(&bytes, placed.phy, &config.delay_levels_ms, false, |d| {
-                let entry = Entry { phy: d.phy, bytes: d.bytes, tags_code: d.tags_code };
+                let entry = Entry::new(d.phy, d.bytes, d.tags_code);
                 cq.append(QueueOffset(d.queue_offset), entry);
                 record::index_key_hashes(d.topic, d.properties, d.sys_flag, |hash| {
                     index.put(hash, d.phy, d.store_timestamp_ms);

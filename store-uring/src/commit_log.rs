@@ -94,6 +94,15 @@ struct Shared<I: Io> {
     zeros: RefCell<Option<<I::File as File>::Buf>>,
 }
 
+/// The next `count` offsets of a queue: the first of them.
+fn take_offsets(next: &mut HashMap<QueueKey, u64>, undo: &mut Vec<(QueueKey, u64)>, key: QueueKey, count: u64) -> u64 {
+    let next = next.entry(key).or_insert(0);
+    let first = *next;
+    *next += count;
+    undo.push((key, first));
+    first
+}
+
 impl<I: Io> Appender<I> {
     /// Opens the log for appending at `end` (as recovery found it; bytes behind it count as garbage and are overwritten).
     /// Succeeds on a full disk; then the first writes answer `NoSpace`.
@@ -163,6 +172,17 @@ impl<I: Io> Appender<I> {
         records: &mut [u8],
         lens: &[u32],
     ) -> Result<Placed, StoreError> {
+        self.place_counted((key, if numbered { lens.len() as u64 } else { 0 }), records, lens)
+    }
+
+    /// As `place`, of records that take `count` offsets of their queue: 0 for those that are not numbered, more than `lens` of an inner batch.
+    pub fn place_counted(
+        &mut self,
+        (key, count): (QueueKey, u64),
+        records: &mut [u8],
+        lens: &[u32],
+    ) -> Result<Placed, StoreError> {
+        let numbered = count > 0;
         self.shared.check_poison()?;
         self.check_size(records.len(), lens)?;
         if self.filling.is_none() {
@@ -171,15 +191,7 @@ impl<I: Io> Appender<I> {
         let Filling { batch, segment } = self.filling.as_mut().expect("begun above");
         let phy = batch.make_room(&segment.file, records.len());
         self.store_timestamp_ms = self.store_timestamp_ms.max(self.shared.io.now_ms());
-        let first = if numbered {
-            let next = self.next.entry(key).or_insert(0);
-            let first = *next;
-            *next += lens.len() as u64;
-            self.undo.push((key, first));
-            first
-        } else {
-            0
-        };
+        let first = if numbered { take_offsets(&mut self.next, &mut self.undo, key, count) } else { 0 };
         let mut at = 0;
         for (index, &bytes) in lens.iter().enumerate() {
             let record = &mut records[at..at + bytes as usize];
@@ -193,6 +205,11 @@ impl<I: Io> Appender<I> {
             queue_offset: QueueOffset(first),
             store_timestamp_ms: self.store_timestamp_ms,
         })
+    }
+
+    /// Gives the next `count` offsets of a queue to what was placed last; they are taken back if its batch is refused. The first of them.
+    pub fn take_offsets(&mut self, key: QueueKey, count: u64) -> u64 {
+        take_offsets(&mut self.next, &mut self.undo, key, count)
     }
 
     /// Takes `bytes` of another log (a slave its master's), which stand there at `at`, as they are: cut anywhere, blanks at the ends of

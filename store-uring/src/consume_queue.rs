@@ -1,13 +1,15 @@
 //! A queue's index of 20-byte entries. Entries wait in memory until `flush`; the newest stay there for hot pulls.
 //! Used by the queue's owner shard, and by recovery. Source: store-format sheet 4.
 //!
-//! | at | bytes | field of an [`Entry`] |
-//! | 0  | 8     | `phy`       |
-//! | 8  | 4     | `bytes`; 0 = no entry, 0x7FFFFFFF = a hole: an offset without a record |
-//! | 12 | 8     | `tags_code` |
-//!
 //! Entry n of the queue stands at byte 20n of the sequence of its files; each file is named by its first byte, sparse and of full
-//! length from the start. In the first file, the slots before the first entry are holes.
+//! length from the start. In the first file, the slots before the first entry are holes. Their bytes: [`entry`].
+//!
+//! In a batch queue ([`Form::Batch`]) entries stand one after the other whatever their numbers are: *slots* count entries, offsets count
+//! messages. In the other queues both are the same.
+mod entry;
+
+pub use entry::{BATCH_COUNT_MAX, BATCH_ENTRY_BYTES, Bounds, ENTRY_BYTES, Entry, Form};
+
 use crate::StoreError;
 use crate::io::{Access, File, Io, Open, write_all};
 use crate::seeded::{Bug, bug};
@@ -19,9 +21,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use uringmq_proto::types::{PhyOffset, QueueOffset};
 
-pub const ENTRY_BYTES: usize = 20;
-/// `bytes` of a slot that has no record.
-const HOLE_BYTES: u32 = 0x7FFF_FFFF;
 /// Entries kept in memory after they are in a file.
 const RECENT_MAX: usize = 1024;
 /// Entries of one read of a file: 64 KiB, so that sequential pulls of 32 read once in a hundred.
@@ -32,37 +31,6 @@ const CHUNKS: usize = 2;
 const SYNC_ONE_BY_ONE_MAX: usize = 16;
 /// Entries of one write: 512 KiB.
 const WRITE_ENTRIES: u64 = 26_214;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    pub phy: PhyOffset,
-    pub bytes: u32,
-    pub tags_code: i64,
-}
-
-impl Entry {
-    /// A slot that leads to no record; `phy` keeps the order of the entries around it.
-    pub const fn hole(phy: PhyOffset) -> Self {
-        Entry { phy, bytes: HOLE_BYTES, tags_code: 0 }
-    }
-    pub fn is_hole(&self) -> bool {
-        self.bytes == HOLE_BYTES
-    }
-    pub(crate) fn encode(&self, out: &mut [u8]) {
-        out[..8].copy_from_slice(&self.phy.0.to_be_bytes());
-        out[8..12].copy_from_slice(&self.bytes.to_be_bytes());
-        out[12..20].copy_from_slice(&self.tags_code.to_be_bytes());
-    }
-    /// `None` where no entry was written: size 0 or negative, or a negative offset.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let entry = Entry {
-            phy: PhyOffset(u64::from_be_bytes(bytes[..8].try_into().expect("8 bytes"))),
-            bytes: u32::from_be_bytes(bytes[8..12].try_into().expect("4 bytes")),
-            tags_code: i64::from_be_bytes(bytes[12..20].try_into().expect("8 bytes")),
-        };
-        (entry.phy.0 <= i64::MAX as u64 && (1..=HOLE_BYTES).contains(&entry.bytes)).then_some(entry)
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
@@ -78,6 +46,7 @@ pub enum Appended {
 /// All methods take `&self` and borrow nothing across an await, so a shard keeps it in an `Rc`.
 pub struct ConsumeQueue<I: Io> {
     io: I,
+    form: Form,
     dir: PathBuf,
     file_bytes: u64,
     /// Of whoever changes files.
@@ -86,11 +55,15 @@ pub struct ConsumeQueue<I: Io> {
 }
 
 struct State<F: File> {
+    form: Form,
+    /// Slots of the first entry and behind the last; and the offsets that belong to them.
     min: u64,
     max: u64,
-    /// The entries up to `max`, at least those that are in no file yet.
+    min_offset: u64,
+    max_offset: u64,
+    /// The entries up to slot `max`, at least those that are in no file yet.
     recent: VecDeque<Entry>,
-    /// Entries below are in the files.
+    /// Entries of slots below are in the files.
     written: u64,
     /// Starts of files written since they were synced.
     unsynced: Vec<u64>,
@@ -108,6 +81,7 @@ struct State<F: File> {
 
 /// Entries as they were read.
 struct Chunk<F: File> {
+    /// Slot of the first.
     from: u64,
     count: u64,
     bytes: F::Buf,
@@ -133,9 +107,40 @@ impl<F: File> State<F> {
         let Some(chunk) = self.chunks.iter().find(|c| (c.from..c.from + c.count).contains(&from)) else { return false };
         let first = (from - chunk.from) as usize;
         let last = (first as u64 + count).min(chunk.count) as usize;
-        let bytes = &chunk.bytes.as_ref()[first * ENTRY_BYTES..last * ENTRY_BYTES];
-        out.extend(bytes.chunks_exact(ENTRY_BYTES).map(|b| Entry::decode(b).unwrap_or(Entry::hole(PhyOffset(0)))));
+        let (form, size) = (self.form, self.form.entry_bytes());
+        let bytes = chunk.bytes.as_ref()[first * size..last * size].chunks_exact(size);
+        out.extend(
+            bytes
+                .zip(from..)
+                .map(|(b, slot)| form.decode(slot, b).unwrap_or(Entry { base: slot, ..Entry::hole(PhyOffset(0)) })),
+        );
         true
+    }
+    /// The slot of the entry that holds the message at `offset`, when memory can tell.
+    fn slot_in_memory(&self, offset: u64) -> Option<u64> {
+        if self.form == Form::Plain {
+            return Some(offset);
+        }
+        if self.recent.front().is_some_and(|first| first.base <= offset) {
+            return Some(self.recent_from() + self.recent.partition_point(|e| e.end() <= offset) as u64);
+        }
+        let size = self.form.entry_bytes();
+        self.chunks.iter().find_map(|chunk| {
+            let at = |n: u64| self.form.decode(chunk.from + n, &chunk.bytes.as_ref()[n as usize * size..][..size]);
+            let holds = at(0)?.base <= offset && offset < at(chunk.count - 1)?.end();
+            let (mut low, mut high) = (0, chunk.count);
+            while holds && low < high {
+                let middle = low + (high - low) / 2;
+                match at(middle)?.end() <= offset {
+                    true => low = middle + 1,
+                    false => high = middle,
+                }
+            }
+            holds.then_some(chunk.from + low)
+        })
+    }
+    fn bounds(&self) -> Bounds {
+        Bounds { min: QueueOffset(self.min_offset), max: QueueOffset(self.max_offset), first: self.min, end: self.max }
     }
     fn touched(&mut self, start: u64) {
         if !self.unsynced.contains(&start) {
@@ -167,13 +172,20 @@ const CREATE: Open = Open { access: Access::Create, direct: false };
 impl<I: Io> ConsumeQueue<I> {
     /// `dir` is `consumequeue/<topic>/<queue>`, made when the first flush writes. `min`..`max` as recovery found them.
     pub fn new(io: I, dir: PathBuf, file_bytes: u64, min: QueueOffset, max: QueueOffset) -> Self {
-        assert!(file_bytes > 0 && file_bytes.is_multiple_of(ENTRY_BYTES as u64), "a file holds whole entries");
-        assert!(min <= max, "queue {min}..{max}");
+        ConsumeQueue::of_form(Form::Plain, io, dir, file_bytes, Bounds::plain(min, max))
+    }
+    /// As `new`; of a batch queue `dir` is `batchconsumequeue/<topic>/<queue>`.
+    pub fn of_form(form: Form, io: I, dir: PathBuf, file_bytes: u64, bounds: Bounds) -> Self {
+        assert!(file_bytes > 0 && file_bytes.is_multiple_of(form.entry_bytes() as u64), "a file holds whole entries");
+        assert!(bounds.min <= bounds.max && bounds.first <= bounds.end, "queue {bounds:?}");
         let state = State {
-            min: min.0,
-            max: max.0,
+            form,
+            min: bounds.first,
+            max: bounds.end,
+            min_offset: bounds.min.0,
+            max_offset: bounds.max.0,
             recent: VecDeque::new(),
-            written: max.0,
+            written: bounds.end,
             unsynced: Vec::new(),
             names_unsynced: false,
             dir_made: false,
@@ -184,24 +196,23 @@ impl<I: Io> ConsumeQueue<I> {
             reader: None,
             chunks: VecDeque::new(),
         };
-        ConsumeQueue { io, dir, file_bytes, turn: Turn::default(), state: RefCell::new(state) }
+        ConsumeQueue { io, form, dir, file_bytes, turn: Turn::default(), state: RefCell::new(state) }
     }
     /// With entries that recovery could not write, the last ones up to `max`: the next flush tries again.
-    pub fn with_pending(
-        io: I,
-        dir: PathBuf,
-        file_bytes: u64,
-        bounds: (QueueOffset, QueueOffset),
-        pending: &[Entry],
-    ) -> Self {
-        let (min, max) = bounds;
-        let queue = ConsumeQueue::new(io, dir, file_bytes, min, max);
+    pub fn with_pending(form: Form, io: I, dir: PathBuf, file_bytes: u64, bounds: Bounds, pending: &[Entry]) -> Self {
+        let queue = ConsumeQueue::of_form(form, io, dir, file_bytes, bounds);
         {
             let mut s = queue.state.borrow_mut();
             s.recent.extend(pending);
-            s.written = max.0.checked_sub(pending.len() as u64).expect("each has its offset");
+            s.written = bounds.end.checked_sub(pending.len() as u64).expect("each has its slot");
         }
         queue
+    }
+    pub fn form(&self) -> Form {
+        self.form
+    }
+    pub fn bounds(&self) -> Bounds {
+        self.state.borrow().bounds()
     }
     /// The entries that are in no file yet.
     pub(crate) fn pending(&self) -> Vec<Entry> {
@@ -210,45 +221,52 @@ impl<I: Io> ConsumeQueue<I> {
         s.recent.range(written.min(s.recent.len())..).copied().collect()
     }
     pub fn min(&self) -> QueueOffset {
-        QueueOffset(self.state.borrow().min)
+        QueueOffset(self.state.borrow().min_offset)
     }
     /// The next offset to be appended.
     pub fn max(&self) -> QueueOffset {
-        QueueOffset(self.state.borrow().max)
+        QueueOffset(self.state.borrow().max_offset)
     }
     /// Has a queue that never had an entry begin at `at`: the first record that this store has of it. False when it had one.
     pub fn begin_at(&self, at: QueueOffset) -> bool {
         let mut s = self.state.borrow_mut();
-        let fresh = s.max == 0;
+        let fresh = s.max_offset == 0;
         if fresh {
-            (s.min, s.max, s.written) = (at.0, at.0, at.0);
+            let bounds = Bounds::empty(self.form, at);
+            (s.min_offset, s.max_offset) = (at.0, at.0);
+            (s.min, s.max, s.written) = (bounds.first, bounds.end, bounds.end);
         }
         fresh
     }
+    /// Appends the entry of the record whose first message has the offset `at`.
     pub fn append(&self, at: QueueOffset, entry: Entry) -> Appended {
+        assert!(entry.count == 1 || self.form == Form::Batch && entry.count > 0, "{} messages", entry.count);
         let mut s = self.state.borrow_mut();
         s.used = true;
-        match at.0.cmp(&s.max) {
+        match at.0.cmp(&s.max_offset) {
             std::cmp::Ordering::Less => Appended::Known,
-            std::cmp::Ordering::Greater => Appended::Gap { expected: QueueOffset(s.max) },
+            std::cmp::Ordering::Greater => Appended::Gap { expected: QueueOffset(s.max_offset) },
             std::cmp::Ordering::Equal => {
+                let entry = Entry { base: at.0, ..entry };
                 s.recent.push_back(entry);
                 s.max += 1;
+                s.max_offset = entry.end();
                 Appended::Done
             }
         }
     }
-    /// Appends up to `count` entries from `from` to `out` when all of them are in memory; false (and nothing added) when the files
-    /// must be read. Nothing, and true, when `from` lies outside `min..max`.
+    /// Appends up to `count` entries, from the one that holds the message at `from` on, to `out` when all of them are in memory; false (and
+    /// nothing added) when the files must be read. Nothing, and true, when `from` lies outside `min..max`.
     pub fn read_hot(&self, from: QueueOffset, count: usize, out: &mut Vec<Entry>) -> bool {
         let mut s = self.state.borrow_mut();
         s.used = true;
-        if !(s.min..s.max).contains(&from.0) {
+        if !(s.min_offset..s.max_offset).contains(&from.0) {
             return true;
         }
-        let count = (count as u64).min(s.max - from.0);
+        let Some(slot) = s.slot_in_memory(from.0) else { return false };
+        let count = (count as u64).min(s.max - slot);
         let before = out.len();
-        let all = s.read_memory(from.0, count, out) && (out.len() - before) as u64 == count;
+        let all = s.read_memory(slot, count, out) && (out.len() - before) as u64 == count;
         if !all {
             out.truncate(before);
         }
@@ -257,25 +275,36 @@ impl<I: Io> ConsumeQueue<I> {
     /// As `read_hot`, from memory or the files. May give fewer at a file's end, never none while `from` lies in `min..max`. A slot that
     /// should hold an entry and does not is given as a hole.
     pub async fn read(&self, from: QueueOffset, count: usize, out: &mut Vec<Entry>) -> Result<(), StoreError> {
-        let from = from.0;
-        let (at, start, wanted) = {
+        let known = {
             let mut s = self.state.borrow_mut();
             s.used = true;
-            if !(s.min..s.max).contains(&from) || count == 0 {
+            if !(s.min_offset..s.max_offset).contains(&from.0) || count == 0 {
                 return Ok(());
+            }
+            s.slot_in_memory(from.0)
+        };
+        let from = match known {
+            Some(slot) => slot,
+            None => self.slot_of(from.0).await?,
+        };
+        let size = self.form.entry_bytes() as u64;
+        let (at, start, wanted) = {
+            let s = self.state.borrow();
+            if !(s.min..s.max).contains(&from) {
+                return Ok(()); // trimmed or destroyed meanwhile
             }
             if s.read_memory(from, (count as u64).min(s.max - from), out) {
                 return Ok(());
             }
-            let at = from * ENTRY_BYTES as u64;
+            let at = from * size;
             let start = at - at % self.file_bytes;
-            let file_end = (start + self.file_bytes) / ENTRY_BYTES as u64;
+            let file_end = (start + self.file_bytes) / size;
             (at, start, CHUNK_ENTRIES.min(s.written - from).min(file_end - from))
         };
         let file = self.reader(start).await?;
-        let bytes = file.read_at(at - start, wanted as usize * ENTRY_BYTES).await;
+        let bytes = file.read_at(at - start, (wanted * size) as usize).await;
         let bytes = bytes.map_err(|e| self.failed("read", start, e))?;
-        let got = (bytes.as_ref().len() / ENTRY_BYTES) as u64;
+        let got = bytes.as_ref().len() as u64 / size;
         if got == 0 {
             return Err(self.failed("read", start, ErrorKind::UnexpectedEof.into()));
         }
@@ -293,6 +322,34 @@ impl<I: Io> ConsumeQueue<I> {
         s.chunks.swap(0, found);
         Ok(())
     }
+    /// The entry that holds the message at `offset` (or the next one): its first offset and its slot.
+    pub(crate) async fn place_of(&self, offset: QueueOffset) -> Result<(QueueOffset, u64), StoreError> {
+        let slot = self.slot_of(offset.0).await?;
+        let bounds = self.bounds();
+        if self.form == Form::Plain || slot >= bounds.end {
+            return Ok((offset.min(bounds.max), slot));
+        }
+        let base = self.entry(slot).await?.map_or(bounds.max, |e| QueueOffset(e.base));
+        Ok((base, slot))
+    }
+    /// The slot of the entry that holds the message at `offset`, or of the next one.
+    async fn slot_of(&self, offset: u64) -> Result<u64, StoreError> {
+        let (mut low, mut high) = {
+            let s = self.state.borrow();
+            (s.min, s.max)
+        };
+        if self.form == Form::Plain {
+            return Ok(offset.clamp(low, high));
+        }
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.entry(middle).await?.is_none_or(|e| e.end() <= offset) {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        Ok(low)
+    }
     pub fn dirty(&self) -> bool {
         let s = self.state.borrow();
         s.written < s.max
@@ -305,30 +362,31 @@ impl<I: Io> ConsumeQueue<I> {
     /// Writes pending entries to the files, without sync. One flush at a time per queue.
     pub async fn flush(&self) -> Result<(), StoreError> {
         let _turn = self.turn.take().await;
+        let size = self.form.entry_bytes();
         loop {
             let (from, start) = {
                 let s = self.state.borrow();
                 if s.destroyed || s.written == s.max {
                     return Ok(());
                 }
-                let at = s.written * ENTRY_BYTES as u64;
+                let at = s.written * size as u64;
                 (s.written, at - at % self.file_bytes)
             };
             let file = self.writer(start, from).await?;
             let (buf, count) = {
                 let s = self.state.borrow();
-                let file_end = (start + self.file_bytes) / ENTRY_BYTES as u64;
+                let file_end = (start + self.file_bytes) / size as u64;
                 let count = (s.max - from).min(file_end - from).min(WRITE_ENTRIES);
-                let mut buf = file.buffer(count as usize * ENTRY_BYTES);
+                let mut buf = file.buffer(count as usize * size);
                 let first = (from - s.recent_from()) as usize;
                 let entries = s.recent.range(first..first + count as usize);
-                for (place, entry) in buf.as_mut().chunks_exact_mut(ENTRY_BYTES).zip(entries) {
-                    entry.encode(place);
+                for (place, entry) in buf.as_mut().chunks_exact_mut(size).zip(entries) {
+                    self.form.encode(entry, place);
                 }
                 (buf, count)
             };
             self.state.borrow_mut().touched(start);
-            let at = from * ENTRY_BYTES as u64 - start;
+            let at = from * size as u64 - start;
             write_all(&*file, at, buf).await.0.map_err(|e| self.failed("write", start, e))?;
             let mut s = self.state.borrow_mut();
             s.written = from + count;
@@ -340,7 +398,7 @@ impl<I: Io> ConsumeQueue<I> {
     pub async fn sync(&self) -> Result<(), StoreError> {
         let _turn = self.turn.take().await;
         if self.state.borrow().failed {
-            let at = PhyOffset(self.state.borrow().written * ENTRY_BYTES as u64);
+            let at = PhyOffset(self.state.borrow().written * self.form.entry_bytes() as u64);
             return Err(StoreError::Poisoned { op: "sync of a queue", at });
         }
         let files = self.state.borrow().unsynced.clone();
@@ -413,14 +471,15 @@ impl<I: Io> ConsumeQueue<I> {
         let _turn = self.turn.take().await;
         let starts = self.file_starts().await?;
         let mut first_kept = 0;
+        let size = self.form.entry_bytes() as u64;
         for pair in starts.windows(2) {
-            let last = (pair[0] + self.file_bytes) / ENTRY_BYTES as u64 - 1;
+            let last = (pair[0] + self.file_bytes) / size - 1;
             if last >= self.state.borrow().written || self.entry_of_file(last).await?.is_some_and(|e| e.phy >= log_min)
             {
                 break;
             }
             self.remove_file(pair[0]).await?;
-            first_kept = pair[1] / ENTRY_BYTES as u64;
+            first_kept = pair[1] / size;
         }
         let (mut low, mut high) = {
             let s = self.state.borrow();
@@ -437,27 +496,43 @@ impl<I: Io> ConsumeQueue<I> {
             }
             probe = low + (high - low) / 2;
         }
+        let first = if low < self.state.borrow().max { self.entry(low).await? } else { None };
         let mut s = self.state.borrow_mut();
         s.min = s.min.max(low).min(s.max);
+        let min_offset = match self.form {
+            Form::Plain => s.min,
+            Form::Batch => first.map_or(s.max_offset, |e| e.base),
+        };
+        s.min_offset = s.min_offset.max(min_offset);
         Ok(())
     }
     /// The queue ends at `max` now, in memory and in its files, where zeros follow. For recovery: nothing else may be under way. The next
     /// `sync` covers the names too, since a process that was killed may have made them without.
     pub async fn cut(&self, max: QueueOffset) -> Result<(), StoreError> {
         let _turn = self.turn.take().await;
+        let end = match self.state.borrow().bounds() {
+            bounds if bounds.max == max => Some(bounds.end),
+            _ if self.form == Form::Plain => Some(max.0),
+            _ if max.0 == 0 => Some(0),
+            _ => None,
+        };
+        let end = match end {
+            Some(end) => end,
+            None => self.slot_of(max.0).await?,
+        };
         {
             let mut s = self.state.borrow_mut();
-            assert!(max.0 <= s.max, "cut at {max}, end {}", s.max);
-            let keep = (max.0.saturating_sub(s.recent_from())) as usize;
+            assert!(max.0 <= s.max_offset && end <= s.max, "cut at {max}, end {}", s.max_offset);
+            let keep = (end.saturating_sub(s.recent_from())) as usize;
             s.recent.truncate(keep);
-            s.max = max.0;
-            s.min = s.min.min(max.0);
-            s.written = s.written.min(max.0);
+            (s.max, s.max_offset) = (end, max.0);
+            (s.min, s.min_offset) = (s.min.min(end), s.min_offset.min(max.0));
+            s.written = s.written.min(end);
             s.forget_files();
             s.names_unsynced = true;
             s.dir_made = true;
         }
-        let at = max.0 * ENTRY_BYTES as u64;
+        let at = end * self.form.entry_bytes() as u64;
         for start in self.file_starts().await?.into_iter().rev() {
             if start >= at {
                 self.remove_file(start).await?;
@@ -484,7 +559,7 @@ impl<I: Io> ConsumeQueue<I> {
             let mut s = self.state.borrow_mut();
             s.forget_files();
             s.recent = VecDeque::new();
-            s.min = s.max;
+            (s.min, s.min_offset) = (s.max, s.max_offset);
             s.written = s.max;
             s.unsynced.clear();
             s.names_unsynced = false;
@@ -510,7 +585,7 @@ impl<I: Io> ConsumeQueue<I> {
     /// Approximate bytes held in memory.
     pub fn memory_bytes(&self) -> usize {
         let s = self.state.borrow();
-        let chunks: usize = s.chunks.iter().map(|c| c.count as usize * ENTRY_BYTES).sum();
+        let chunks: usize = s.chunks.iter().map(|c| c.count as usize * self.form.entry_bytes()).sum();
         s.recent.capacity() * size_of::<Entry>() + chunks + size_of::<Self>()
     }
     /// Gives back files and memory if nobody appended or read since the last call.
@@ -601,8 +676,8 @@ impl<I: Io> ConsumeQueue<I> {
             self.state.borrow_mut().names_unsynced = true;
             file.set_len(self.file_bytes).await.map_err(|e| self.failed("extend", start, e))?;
         }
-        let before = (from * ENTRY_BYTES as u64 - start) as usize;
-        if before > 0 {
+        let before = (from * self.form.entry_bytes() as u64 - start) as usize;
+        if before > 0 && self.form == Form::Plain {
             let last = file.read_at((before - ENTRY_BYTES) as u64, ENTRY_BYTES).await;
             let last = last.map_err(|e| self.failed("read", start, e))?;
             if Entry::decode(last.as_ref()).is_none() {
@@ -626,7 +701,7 @@ impl<I: Io> ConsumeQueue<I> {
         }
         Ok(())
     }
-    /// Any entry up to the end; `None` where none was written.
+    /// The entry of any slot up to the end; `None` where none was written.
     async fn entry(&self, at: u64) -> Result<Option<Entry>, StoreError> {
         {
             let s = self.state.borrow();
@@ -637,11 +712,12 @@ impl<I: Io> ConsumeQueue<I> {
         self.entry_of_file(at).await
     }
     async fn entry_of_file(&self, at: u64) -> Result<Option<Entry>, StoreError> {
-        let at = at * ENTRY_BYTES as u64;
+        let size = self.form.entry_bytes();
+        let (slot, at) = (at, at * size as u64);
         let start = at - at % self.file_bytes;
         let file = self.reader(start).await?;
-        let bytes = file.read_at(at - start, ENTRY_BYTES).await.map_err(|e| self.failed("read", start, e))?;
-        Ok(if bytes.as_ref().len() == ENTRY_BYTES { Entry::decode(bytes.as_ref()) } else { None })
+        let bytes = file.read_at(at - start, size).await.map_err(|e| self.failed("read", start, e))?;
+        Ok(if bytes.as_ref().len() == size { self.form.decode(slot, bytes.as_ref()) } else { None })
     }
 }
 

@@ -1,7 +1,8 @@
 //! Turns a range of records into [`Dispatch`] entries. Recovery and catch-up call it; the live path must agree with it.
 use crate::StoreError;
+use crate::consume_queue::{BATCH_COUNT_MAX, Entry, Form};
 use uringmq_proto::message::{self, prop, sys_flag};
-use uringmq_proto::names::SCHEDULE_TOPIC;
+use uringmq_proto::names::{self, SCHEDULE_TOPIC};
 use uringmq_proto::record::{self, Found, Record, RecordError};
 use uringmq_proto::types::PhyOffset;
 
@@ -21,11 +22,55 @@ pub struct Dispatch<'a> {
     pub store_timestamp_ms: i64,
     pub sys_flag: i32,
     pub properties: &'a str,
+    /// Messages in an inner batch; `None` for every other record, which is one message.
+    pub count: Option<u16>,
     /// False for prepared and rollback records (and for a queue id or offset that no broker writes): no consume-queue entry.
     pub queued: bool,
 }
 
-/// The entry of one parsed record.
+impl Dispatch<'_> {
+    /// Messages in the record.
+    pub fn messages(&self) -> u16 {
+        self.count.unwrap_or(1)
+    }
+    /// Its entry in a queue of this kind.
+    pub fn entry(&self, form: Form) -> Entry {
+        let plain = Entry::new(self.phy, self.bytes, self.tags_code);
+        match form {
+            Form::Plain => plain,
+            Form::Batch => Entry { count: self.messages(), stored_ms: self.store_timestamp_ms, ..plain },
+        }
+    }
+}
+
+/// Calls `each` for the light queues (LMQ) that a record is in beside its own: name, always queue 0, and the offset there, as its properties
+/// say it. Source: store-format sheet 4.8.
+pub fn light_places<'a>(d: &Dispatch<'a>, mut each: impl FnMut(Dispatch<'a>)) {
+    if !d.queued || !names::may_dispatch(d.topic) || !d.properties.contains(prop::INNER_MULTI_QUEUE_OFFSET) {
+        return;
+    }
+    let list = |name| message::property(d.properties, name).unwrap_or_default();
+    let (queues, offsets) = (list(prop::INNER_MULTI_DISPATCH), list(prop::INNER_MULTI_QUEUE_OFFSET));
+    if queues.split(',').count() != offsets.split(',').count() {
+        return;
+    }
+    for (topic, offset) in queues.split(',').zip(offsets.split(',')) {
+        if let (true, Ok(queue_offset)) = (names::is_light_queue(topic), offset.parse::<u64>()) {
+            each(Dispatch { topic, queue: 0, queue_offset, count: None, ..*d });
+        }
+    }
+}
+
+/// Messages in a record with this flag and these properties, when it is an inner batch. Source: store-format sheet 3.7.
+pub fn inner_count(flags: i32, properties: &str) -> Option<u16> {
+    if flags & sys_flag::INNER_BATCH == 0 {
+        return None;
+    }
+    let count = message::property(properties, prop::INNER_NUM)?.parse::<u16>().ok();
+    count.filter(|count| (1..=BATCH_COUNT_MAX).contains(count))
+}
+
+/// What one parsed record means for the derived files.
 pub fn of_record<'a>(r: &Record<'a>, at: PhyOffset, delay_levels_ms: &[u64]) -> Dispatch<'a> {
     let transaction = r.sys_flag & sys_flag::TRANSACTION_MASK;
     let numbered = matches!(transaction, sys_flag::TRANSACTION_NONE | sys_flag::TRANSACTION_COMMIT);
@@ -39,6 +84,7 @@ pub fn of_record<'a>(r: &Record<'a>, at: PhyOffset, delay_levels_ms: &[u64]) -> 
         store_timestamp_ms: r.store_timestamp_ms,
         sys_flag: r.sys_flag,
         properties: r.properties,
+        count: inner_count(r.sys_flag, r.properties),
         queued: numbered && r.queue_id >= 0 && r.queue_offset >= 0,
     }
 }
@@ -134,6 +180,48 @@ mod tests {
         assert_eq!(code("order-cancelled"), 441_731_474);
         assert_eq!(code("中文"), 646_394);
         assert_eq!(tags_code("T", "", 9, &LEVELS), 0);
+    }
+
+    #[test]
+    fn an_inner_batch_has_its_flag_and_a_number() {
+        let count = |flags, text: &str| inner_count(flags, &format!("INNER_NUM\u{1}{text}\u{2}"));
+        assert_eq!(count(sys_flag::INNER_BATCH, "3"), Some(3));
+        assert_eq!(count(sys_flag::INNER_BATCH, "32767"), Some(32_767));
+        for none in ["0", "-1", "32768", "x", ""] {
+            assert_eq!(count(sys_flag::INNER_BATCH, none), None, "{none}");
+        }
+        assert_eq!(count(0, "3"), None);
+    }
+
+    /// Source: store-format sheet 4.8.
+    #[test]
+    fn a_record_says_in_which_light_queues_it_is() {
+        let places = |topic: &str, queues: &str, offsets: &str| {
+            let properties = format!(
+                "INNER_MULTI_DISPATCH\u{1}{queues}\u{2}INNER_MULTI_QUEUE_OFFSET\u{1}{offsets}\u{2}TAGS\u{1}a\u{2}"
+            );
+            let bytes = record(topic, &properties, 0, 7, 100);
+            let Ok(Found::Record(r)) = record::parse(&bytes, true) else { panic!("just encoded") };
+            let d = of_record(&r, PhyOffset(100), &LEVELS);
+            let mut found = Vec::new();
+            light_places(&d, |l| {
+                assert_eq!((l.phy, l.bytes, l.tags_code), (d.phy, d.bytes, d.tags_code));
+                found.push((l.topic.to_owned(), l.queue, l.queue_offset));
+            });
+            found
+        };
+        let (a, b) = (("%LMQ%a".to_owned(), 0, 4), ("%LMQ%b".to_owned(), 0, 0));
+        assert_eq!(places("T", "%LMQ%a,%LMQ%b", "4,0"), [a.clone(), b.clone()]);
+        assert_eq!(places("T", "%LMQ%a,other", "4,"), [a], "a name that is no light queue is passed over");
+        for (topic, queues, offsets) in [
+            ("T", "%LMQ%a,%LMQ%b", "4"),
+            ("T", "%LMQ%a", "x"),
+            ("T", "", "4"),
+            (SCHEDULE_TOPIC, "%LMQ%a", "4"),
+            ("%RETRY%g", "%LMQ%a", "4"),
+        ] {
+            assert_eq!(places(topic, queues, offsets), [], "{topic} {queues} {offsets}");
+        }
     }
 
     #[test]

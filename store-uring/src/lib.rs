@@ -34,6 +34,8 @@ pub mod timer_wheel;
 mod together;
 pub mod turn;
 
+use consume_queue::Form;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use thiserror::Error;
 use uringmq_proto::types::PhyOffset;
@@ -105,6 +107,12 @@ pub struct StoreConfig {
     pub segment_bytes: u64,
     /// `mappedFileSizeConsumeQueue`, rounded up to a multiple of 20.
     pub queue_file_bytes: u64,
+    /// `mapperFileSizeBatchConsumeQueue`, rounded up to a multiple of 46.
+    pub batch_file_bytes: u64,
+    /// The kinds of the queues of all topics that exist: recovery builds them so.
+    pub topic_forms: HashMap<String, Form>,
+    /// Records may be in light queues beside their own (`enableLmq` and `enableMultiDispatch`).
+    pub light_queues: bool,
     /// `messageIndexEnable`.
     pub index_enabled: bool,
     /// `maxHashSlotNum` and `maxIndexNum`.
@@ -120,4 +128,14 @@ pub struct StoreConfig {
     pub warm_ahead_bytes: u64,
     /// Most bytes of a reader's block cache (cold reads), per shard.
     pub read_cache_bytes: usize,
+}
+
+impl StoreConfig {
+    /// Length of a queue's files.
+    pub fn file_bytes_of(&self, form: Form) -> u64 {
+        match form {
+            Form::Plain => self.queue_file_bytes,
+            Form::Batch => self.batch_file_bytes,
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Opening a store: finds the end of the log, repairs the derived files and hands out plain states that any core can open from.
 //! Runs once at the start, on one executor, before the shards. The work is in [`crate::recovery`].
-use crate::consume_queue::Entry;
+use crate::consume_queue::{Bounds, Entry, Form};
 use crate::cut::{self, CutOrder};
 use crate::dispatch;
 use crate::index::Index;
@@ -11,14 +11,14 @@ use crate::{StoreConfig, StoreError, checkpoint, json_table};
 use std::io::ErrorKind;
 use std::path::Path;
 use uringmq_proto::record;
-use uringmq_proto::types::{PhyOffset, QueueOffset};
+use uringmq_proto::types::PhyOffset;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueState {
+    pub form: Form,
     pub topic: String,
     pub queue: u32,
-    pub min: QueueOffset,
-    pub max: QueueOffset,
+    pub bounds: Bounds,
     /// The last entries, when the disk was too full to write them.
     pub pending: Vec<Entry>,
 }

@@ -12,7 +12,7 @@
 mod lost_queues;
 
 use crate::checkpoint::{self, Checkpoint};
-use crate::consume_queue::{Appended, ConsumeQueue, Entry};
+use crate::consume_queue::{Appended, BATCH_COUNT_MAX, Bounds, ConsumeQueue, Entry, Form};
 use crate::deleted_topics::{self, Deleted};
 use crate::derived;
 use crate::dispatch::{self, Dispatch};
@@ -68,7 +68,8 @@ struct Queue<I: Io> {
     found: QueueFound,
     /// Made when it is first changed.
     open: Option<ConsumeQueue<I>>,
-    min: u64,
+    bounds: Bounds,
+    /// Behind its last message.
     max: u64,
     last_phy: Option<u64>,
     /// Its predecessors are missing: the next walk brings them.
@@ -145,9 +146,9 @@ impl<'a, I: Io> Recovery<'a, I> {
     fn without_log(self) -> Result<Opened, StoreError> {
         if let Some(queue) = self.queues.iter().find(|q| q.last_phy.is_some()) {
             let what = format!(
-                "no segment of the log, but consumequeue/{}/{} has entries; set storePathCommitLog to where the log is, or \
-                 remove consumequeue, index and checkpoint to start anew",
-                queue.found.topic, queue.found.queue
+                "no segment of the log, but {} has entries; set storePathCommitLog to where the log is, or \
+                 remove consumequeue, batchconsumequeue, index and checkpoint to start anew",
+                queue.found.name()
             );
             return Err(StoreError::Refused { path: self.config.commit_log_dir.clone(), what });
         }
@@ -218,14 +219,21 @@ impl<'a, I: Io> Recovery<'a, I> {
 
     async fn scan_queues(&mut self, start: &Start) -> Result<(), StoreError> {
         let trust = Trust { below: start.trust_below, log_min: self.segments.min() };
-        let root = self.config.root.join("consumequeue");
         let mut notes = Vec::new();
-        let found = queue_scan::scan(&self.io, &root, self.config.queue_file_bytes, trust, &mut notes).await?;
+        let mut all = Vec::new();
+        for form in Form::ALL {
+            let kind = (form, self.config.file_bytes_of(form));
+            all.extend(queue_scan::scan(&self.io, &self.config.root, kind, trust, &mut notes).await?);
+        }
         notes.into_iter().for_each(|note| self.report.note(note));
-        for mut found in found {
+        for mut found in all {
+            if found.form != self.form_of(&found.topic, found.form == Form::Batch) {
+                self.drop_foreign(found).await?;
+                continue;
+            }
             if self.is_left_by_deletion(&found) {
-                let QueueFound { topic, queue, damage, bad_files, .. } = found;
-                found = QueueFound { topic, queue, damage, bad_files, tail: true, ..QueueFound::default() };
+                let QueueFound { form, topic, queue, damage, bad_files, .. } = found;
+                found = QueueFound { form, topic, queue, damage, bad_files, tail: true, ..QueueFound::default() };
             }
             self.add_queue(found);
         }
@@ -239,15 +247,40 @@ impl<'a, I: Io> Recovery<'a, I> {
         self.deleted.get(&found.topic).is_some_and(before)
     }
 
+    /// Which kind of queues a topic has: what is configured, else (a topic that is no more) what is found of it.
+    fn form_of(&self, topic: &str, found_batch: bool) -> Form {
+        match self.config.topic_forms.get(topic) {
+            Some(form) => *form,
+            None if found_batch => Form::Batch,
+            None => Form::Plain,
+        }
+    }
+
+    /// Files of the other kind than the topic's queues are: of an earlier topic of that name. The queue is built from the log.
+    async fn drop_foreign(&mut self, found: QueueFound) -> Result<(), StoreError> {
+        self.report.note(format!("{}: not of the topic's queue.type; built again in the other form", found.name()));
+        let dir = self.config.root.join(found.form.dir()).join(&found.topic).join(found.queue.to_string());
+        let file_bytes = self.config.file_bytes_of(found.form);
+        let files = ConsumeQueue::of_form(found.form, self.io.clone(), dir, file_bytes, Bounds::default());
+        files.destroy().await?;
+        let form = if found.form == Form::Plain { Form::Batch } else { Form::Plain };
+        if self.by_name.get(&found.topic).is_none_or(|queues| !queues.contains_key(&found.queue)) {
+            let QueueFound { topic, queue, .. } = found;
+            let damage = Some("its files were of the other queue.type");
+            self.add_queue(QueueFound { form, topic, queue, damage, ..QueueFound::default() });
+        }
+        Ok(())
+    }
+
     fn add_queue(&mut self, found: QueueFound) -> usize {
         let at = self.queues.len();
         self.by_name.entry(found.topic.clone()).or_default().insert(found.queue, at);
-        let (min, max, last_phy) = (found.min, found.max, found.last_phy);
+        let (bounds, last_phy) = (found.bounds, found.last_phy);
         self.queues.push(Queue {
             found,
             open: None,
-            min,
-            max,
+            bounds,
+            max: bounds.max.0,
             last_phy,
             waiting: false,
             renumbered: Vec::new(),
@@ -370,6 +403,13 @@ impl<'a, I: Io> Recovery<'a, I> {
             let record = cursor.record();
             let d = dispatch::of_record(&record, PhyOffset(at), &self.config.delay_levels_ms);
             self.take(d).await?;
+            if self.config.light_queues {
+                let mut lights = Vec::new();
+                dispatch::light_places(&d, |light| lights.push(light));
+                for light in lights {
+                    self.take(light).await?;
+                }
+            }
             self.last_record = Some((at, record.store_timestamp_ms));
             self.report.records += 1;
             cursor.pass(bytes);
@@ -441,7 +481,7 @@ impl<'a, I: Io> Recovery<'a, I> {
         if q.waiting || q.last_phy.is_some_and(|last| d.phy.0 <= last) {
             return Ok(());
         }
-        let entry = Entry { phy: d.phy, bytes: d.bytes, tags_code: d.tags_code };
+        let entry = d.entry(q.found.form);
         if d.queue_offset == q.max {
             self.drop_renumbered(i);
             return self.append(i, d.queue_offset, entry).await;
@@ -454,8 +494,8 @@ impl<'a, I: Io> Recovery<'a, I> {
         if d.queue_offset < q.max {
             return self.renumber(i, d.queue_offset, entry).await;
         }
-        if let Some((last, _)) = q.renumbered.last()
-            && last + 1 == d.queue_offset
+        if let Some((last, of)) = q.renumbered.last()
+            && last + of.count as u64 == d.queue_offset
         {
             return self.renumber(i, d.queue_offset, entry).await;
         }
@@ -475,7 +515,8 @@ impl<'a, I: Io> Recovery<'a, I> {
             self.report.note(format!("record at {}: its topic cannot be a directory's name; in no queue", d.phy));
             return None;
         }
-        Some(self.add_queue(QueueFound { topic: d.topic.to_owned(), queue: d.queue, ..QueueFound::default() }))
+        let form = self.form_of(d.topic, d.count.is_some());
+        Some(self.add_queue(QueueFound { form, topic: d.topic.to_owned(), queue: d.queue, ..QueueFound::default() }))
     }
 
     async fn append(&mut self, i: usize, at: u64, entry: Entry) -> Result<(), StoreError> {
@@ -484,7 +525,7 @@ impl<'a, I: Io> Recovery<'a, I> {
         let open = q.open.as_ref().expect("opened above");
         let appended = open.append(QueueOffset(at), entry);
         assert_eq!(appended, Appended::Done, "queue {}/{} at {at}", q.found.topic, q.found.queue);
-        q.max = at + 1;
+        q.max = at + entry.count as u64;
         q.last_phy = Some(entry.phy.0);
         self.report.queue_entries_rebuilt += 1;
         Ok(())
@@ -494,7 +535,7 @@ impl<'a, I: Io> Recovery<'a, I> {
     async fn gap(&mut self, i: usize, at: u64, entry: Entry) -> Result<(), StoreError> {
         let min = self.segments.min();
         let q = &mut self.queues[i];
-        let name = format!("consumequeue/{}/{}", q.found.topic, q.found.queue);
+        let name = q.found.name();
         let known_to = q.last_phy.filter(|last| *last >= min);
         let reach = known_to.unwrap_or(min);
         if reach < self.walk_from {
@@ -517,8 +558,12 @@ impl<'a, I: Io> Recovery<'a, I> {
             return Ok(());
         }
         self.report.note(format!("{name}: no record in the log for offsets {max}..{at}"));
-        for hole in max..at {
-            self.append(i, hole, Entry::hole(PhyOffset(reach))).await?;
+        let most = if self.queues[i].found.form == Form::Plain { 1 } else { BATCH_COUNT_MAX as u64 };
+        let mut hole = max;
+        while hole < at {
+            let count = most.min(at - hole);
+            self.append(i, hole, Entry { count: count as u16, ..Entry::hole(PhyOffset(reach)) }).await?;
+            hole += count;
         }
         self.append(i, at, entry).await
     }
@@ -532,9 +577,11 @@ impl<'a, I: Io> Recovery<'a, I> {
             self.remove_files(i).await?;
         }
         let q = &mut self.queues[i];
-        (q.min, q.max, q.last_phy, q.found.tail) = (at, at, None, false);
-        let (io, file_bytes, at) = (self.io.clone(), self.config.queue_file_bytes, QueueOffset(at));
-        q.open = Some(ConsumeQueue::new(io, dir, file_bytes, at, at));
+        let form = q.found.form;
+        q.bounds = Bounds::empty(form, QueueOffset(at));
+        (q.max, q.last_phy, q.found.tail) = (at, None, false);
+        let file_bytes = self.config.file_bytes_of(form);
+        q.open = Some(ConsumeQueue::of_form(form, self.io.clone(), dir, file_bytes, q.bounds));
         Ok(())
     }
 
@@ -542,7 +589,7 @@ impl<'a, I: Io> Recovery<'a, I> {
     /// topic was deleted and made again, and the later records are the queue.
     async fn renumber(&mut self, i: usize, at: u64, entry: Entry) -> Result<(), StoreError> {
         let q = &mut self.queues[i];
-        let goes_on = q.renumbered.last().is_some_and(|(last, _)| last + 1 == at);
+        let goes_on = q.renumbered.last().is_some_and(|(last, entry)| last + entry.count as u64 == at);
         if !goes_on {
             self.drop_renumbered(i);
             self.queues[i].renumbered.push((at, entry));
@@ -557,11 +604,13 @@ impl<'a, I: Io> Recovery<'a, I> {
         let Some((first, entry)) = records.first().copied() else { return Ok(()) };
         let q = &self.queues[i];
         self.report.note(format!(
-            "consumequeue/{}/{}: numbered anew from {first} by the record at {}; entries {first}..{} are dropped",
-            q.found.topic, q.found.queue, entry.phy, q.max
+            "{}: numbered anew from {first} by the record at {}; entries {first}..{} are dropped",
+            q.found.name(),
+            entry.phy,
+            q.max
         ));
         self.open_queue(i).await?;
-        if first <= self.queues[i].min {
+        if first <= self.queues[i].bounds.min.0 {
             self.restart(i, first).await?;
         } else {
             let q = &mut self.queues[i];
@@ -578,8 +627,9 @@ impl<'a, I: Io> Recovery<'a, I> {
         let q = &mut self.queues[i];
         for (at, entry) in std::mem::take(&mut q.renumbered) {
             let text = format!(
-                "consumequeue/{}/{}: record at {} says it has queue offset {at}, which another has; in no queue",
-                q.found.topic, q.found.queue, entry.phy
+                "{}: record at {} says it has queue offset {at}, which another has; in no queue",
+                q.found.name(),
+                entry.phy
             );
             self.report.note(text);
         }
@@ -598,7 +648,7 @@ impl<'a, I: Io> Recovery<'a, I> {
 
     fn dir(&self, i: usize) -> PathBuf {
         let found = &self.queues[i].found;
-        self.config.root.join("consumequeue").join(&found.topic).join(found.queue.to_string())
+        self.config.root.join(found.form.dir()).join(&found.topic).join(found.queue.to_string())
     }
 
     /// Opens a queue that is to be changed, its files freed of what follows the end.
@@ -609,8 +659,8 @@ impl<'a, I: Io> Recovery<'a, I> {
         let dir = self.dir(i);
         self.remove_bad_files(i).await?;
         let q = &mut self.queues[i];
-        let (io, file_bytes) = (self.io.clone(), self.config.queue_file_bytes);
-        let open = ConsumeQueue::new(io, dir, file_bytes, QueueOffset(q.min), QueueOffset(q.max));
+        let (form, io) = (q.found.form, self.io.clone());
+        let open = ConsumeQueue::of_form(form, io, dir, self.config.file_bytes_of(form), q.bounds);
         if q.found.tail || !self.clean {
             open.cut(QueueOffset(q.max)).await?;
             q.found.tail = false;
@@ -636,8 +686,10 @@ impl<'a, I: Io> Recovery<'a, I> {
     /// All files of a queue, so that it can begin anywhere.
     async fn remove_files(&mut self, i: usize) -> Result<(), StoreError> {
         self.remove_bad_files(i).await?;
-        let (io, dir, max) = (self.io.clone(), self.dir(i), self.queues[i].max);
-        let all = ConsumeQueue::new(io, dir, self.config.queue_file_bytes, QueueOffset(0), QueueOffset(max));
+        let (io, dir, q) = (self.io.clone(), self.dir(i), &self.queues[i]);
+        let form = q.found.form;
+        let bounds = Bounds { min: QueueOffset(0), first: 0, ..q.bounds };
+        let all = ConsumeQueue::of_form(form, io, dir, self.config.file_bytes_of(form), bounds);
         all.cut(QueueOffset(0)).await
     }
 
@@ -688,9 +740,11 @@ impl<'a, I: Io> Recovery<'a, I> {
         ConsumeQueue::sync_many(&self.io, &self.config.root, &open).await?;
         for q in &mut self.queues {
             if let Some(open) = q.open.take() {
-                q.min = open.min().0.max(q.found.gone_to);
-                q.max = open.max().0;
+                q.bounds = open.bounds();
                 q.pending = open.pending();
+                if q.found.gone_to > q.bounds.min.0 {
+                    (q.bounds.min, q.bounds.first) = open.place_of(QueueOffset(q.found.gone_to)).await?;
+                }
             }
         }
         self.commit_index().await?;
@@ -726,10 +780,7 @@ impl<'a, I: Io> Recovery<'a, I> {
         if known >= gone_to || q.open.is_some() {
             return Ok(());
         }
-        self.report.note(format!(
-            "consumequeue/{}/{}: no record of it is left in the log; it goes on at {gone_to}",
-            q.found.topic, q.found.queue
-        ));
+        self.report.note(format!("{}: no record of it is left in the log; it goes on at {gone_to}", q.found.name()));
         self.restart(i, gone_to - 1).await?;
         self.append(i, gone_to - 1, Entry::hole(PhyOffset(0))).await?;
         self.queues[i].last_phy = None;
@@ -743,13 +794,14 @@ impl<'a, I: Io> Recovery<'a, I> {
             return Ok(());
         }
         assert!(q.open.is_none(), "what the walk appended lies below the end");
-        let (from, to) = (q.min, q.max);
-        let mut files = QueueFiles::list(&self.io, self.dir(i), self.config.queue_file_bytes, &mut Vec::new()).await?;
-        let (max, last_phy) = files.end_below(from, to, end).await?;
+        let (form, from, to) = (q.found.form, q.bounds.first, q.bounds.end);
+        let kind = (form, self.config.file_bytes_of(form));
+        let mut files = QueueFiles::list(&self.io, self.dir(i), kind, &mut Vec::new()).await?;
+        let (to, last_phy) = files.end_below(from, to, end).await?;
+        let bounds = files.bounds(from, to).await?;
         let q = &mut self.queues[i];
-        self.report
-            .note(format!("consumequeue/{}/{}: cut to {max}, the log ends at {end}", q.found.topic, q.found.queue));
-        (q.max, q.last_phy, q.found.tail) = (max, last_phy, true);
+        self.report.note(format!("{}: cut to {}, the log ends at {end}", q.found.name(), bounds.max));
+        (q.bounds, q.max, q.last_phy, q.found.tail) = (bounds, bounds.max.0, last_phy, true);
         Ok(())
     }
 
@@ -768,10 +820,10 @@ impl<'a, I: Io> Recovery<'a, I> {
 
     fn opened(self, end: u64) -> Opened {
         let queues = self.queues.into_iter().map(|q| QueueState {
+            form: q.found.form,
             topic: q.found.topic,
             queue: q.found.queue,
-            min: QueueOffset(q.min),
-            max: QueueOffset(q.max),
+            bounds: q.bounds,
             pending: q.pending,
         });
         Opened {

@@ -581,7 +581,7 @@ fn a_deleted_queue_stays_away_and_its_next_life_begins_at_0() {
                 for io in [io.after_kill(), io.after_crash()] {
                     let store = Store::open(io, config()).await.unwrap();
                     let found: Vec<_> =
-                        store.opened.queues.iter().map(|q| (q.topic.as_str(), q.queue, q.max.0)).collect();
+                        store.opened.queues.iter().map(|q| (q.topic.as_str(), q.queue, q.bounds.max.0)).collect();
                     let mut expected = vec![("A", 0, 3)];
                     if !deleted {
                         expected.push(("B", 1, 14));

@@ -25,6 +25,9 @@ fn config() -> StoreConfig {
         commit_log_dir: Path::new(ROOT).join("commitlog"),
         segment_bytes: SEGMENT_BYTES,
         queue_file_bytes: QUEUE_FILE_BYTES,
+        batch_file_bytes: 460,
+        topic_forms: Default::default(),
+        light_queues: false,
         index_enabled: true,
         index_slots: INDEX_SLOTS,
         index_items: INDEX_ITEMS,
@@ -202,7 +205,7 @@ fn queue_files_are_written_again_to_the_same_bytes() {
                 let dir = Path::new(ROOT).join(&dir);
                 ConsumeQueue::new(io.clone(), dir, QUEUE_FILE_BYTES, QueueOffset(0), QueueOffset(0))
             };
-            let entry = Entry { phy: d.phy, bytes: d.bytes, tags_code: d.tags_code };
+            let entry = Entry::new(d.phy, d.bytes, d.tags_code);
             let queue = queues.entry(dir.clone()).or_insert_with(make);
             assert_eq!(queue.append(QueueOffset(d.queue_offset), entry), Appended::Done, "{name}: {}", dir.display());
         }
@@ -268,7 +271,12 @@ fn a_golden_store_opens_as_it_is() {
         assert_eq!((opened.min.0, opened.end.0), (0, last + r.bytes as u64), "{name}");
         assert!(opened.clean && opened.report.notes.is_empty(), "{name}: {:?}", opened.report);
         assert_eq!(opened.report.queue_entries_rebuilt, 0, "{name}");
-        let found = opened.queues.into_iter().filter(|q| q.max.0 > 0).map(|q| ((q.topic, q.queue), q.max.0)).collect();
+        let found = opened
+            .queues
+            .into_iter()
+            .filter(|q| q.bounds.max.0 > 0)
+            .map(|q| ((q.topic, q.queue), q.bounds.max.0))
+            .collect();
         assert_eq!(ends, found, "{name}");
         for (path, bytes) in golden.under("commitlog").chain(golden.under("consumequeue")) {
             let found = io.contents(&Path::new(ROOT).join(path));

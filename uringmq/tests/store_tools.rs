@@ -359,3 +359,62 @@ fn a_rebuild_steps_over_damage_and_reports_it() {
     let place = format!("consumequeue/{TOPIC}/{queue}/{:020}", 0);
     assert!(status == 1 && faults.iter().any(|f| f.0 == place && f.1 == 20 * queue_offset), "{faults:#?}");
 }
+
+/// Batch queues and light queues: checked entry by entry, counted by message, built again from the log.
+#[test]
+fn batch_queues_and_light_queues_are_checked_and_rebuilt() {
+    let more = "enableLmq=true\nenableMultiDispatch=true\nmapperFileSizeBatchConsumeQueue=460\n";
+    let mut server = Server::start("store-tools-batches", &format!("{}{more}", settings()));
+    let mut client = server.client();
+    client.create_batch_topic("Batches", "1");
+    client.create_topic("Plain", 1);
+    let mut end = 0;
+    for n in 0..40 {
+        client.send_inner_batch("Batches", 0, &format!("b{n}"), 1 + n % 6);
+        client.sent("Batches", 0, "", b"alone");
+        end += 2 + n as i64 % 6;
+        client.sent("Plain", 0, &props(&[("INNER_MULTI_DISPATCH", "%LMQ%a,%LMQ%b")]), b"light");
+    }
+    assert!(server.stop().success());
+    let store = server.store();
+    let (code, faults, report) = check(&store);
+    assert_eq!((code, faults.len()), (0, 0), "{report}");
+    let stat = &lines(&tool(&["stat", "--json"], &store))[0];
+    assert_eq!(stat["messages"].as_i64(), Some(end + 40), "in all, light queues not counted again");
+    assert_eq!(stat["topics"]["Batches"]["queues"]["0"]["max_offset"].as_i64(), Some(end));
+    assert_eq!(stat["topics"]["%LMQ%a"]["queues"]["0"]["max_offset"].as_i64(), Some(40));
+
+    // One byte of an entry: of its number, of its count.
+    let file = store.join("batchconsumequeue/Batches/0/00000000000000000460");
+    for at in [46 + 35, 46 * 3 + 37] {
+        let bytes = fs::read(&file).unwrap();
+        let mut bad = bytes.clone();
+        bad[at] ^= 1;
+        fs::write(&file, bad).unwrap();
+        let (code, faults, report) = check(&store);
+        assert_eq!((code, faults.is_empty()), (1, false), "byte {at}: {report}");
+        assert!(faults[0].0.starts_with("batchconsumequeue/Batches/0/"), "{faults:?}");
+        fs::write(&file, bytes).unwrap();
+    }
+    fs::remove_dir_all(store.join("consumequeue/%LMQ%b")).unwrap();
+    let (code, faults, _) = check(&store);
+    assert_eq!(code, 0, "a light queue without files is none: {faults:?}");
+    let batches = files_below(&store.join("batchconsumequeue"));
+    let light = files_below(&store.join("consumequeue/%LMQ%a"));
+    fs::remove_dir_all(store.join("batchconsumequeue")).unwrap();
+    assert_eq!(check(&store).0, 1, "all entries are missing");
+    let conf = store.with_file_name("tools.conf");
+    fs::write(&conf, format!("storePathRootDir={}\n{}{more}", store.display(), settings())).unwrap();
+    let rebuilt = tool(&["rebuild", "-c", conf.to_str().unwrap()], &store);
+    assert_eq!(rebuilt.status.code(), Some(0), "{}", text(&rebuilt));
+    assert!(files_below(&store.join("batchconsumequeue")) == batches, "the same files");
+    assert!(files_below(&store.join("consumequeue/%LMQ%a")) == light);
+    assert!(store.join("consumequeue/%LMQ%b").is_dir());
+    assert_eq!(check(&store).0, 0);
+    server.start_again();
+    let mut client = server.client();
+    assert_eq!(client.bounds("Batches", 0), (0, end));
+    assert_eq!(client.bounds("%LMQ%b", 0), (0, 40));
+    assert_eq!(client.pull(&Pull::at("Batches", 0, 1)).code, 0);
+    server.check_healthy("a rebuild with batch queues");
+}

@@ -1,11 +1,15 @@
 //! Files of one length that make up one address space: segments of the log, files of a queue. Listing and reading; changes nothing.
 //! Source: store-format sheet 2.
 use super::ToolError;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use uringmq_proto::body;
+use uringmq_proto::body::topic::{QUEUE_TYPE, QUEUE_TYPE_BATCH, TopicConfig, TopicConfigSerializeWrapper};
+use uringmq_proto::names::LMQ_PREFIX;
+use uringmq_store::consume_queue::Form;
 use uringmq_store::lock;
 
 /// One file as it was found.
@@ -126,6 +130,27 @@ impl Parts {
         let file = File::open(&path).map_err(ToolError::io("open", &path))?;
         Ok((path, file))
     }
+}
+
+/// The topics of `topics.json` and which kind of queues they have; `None` when it cannot be read.
+pub(crate) fn topic_forms(root: &Path) -> Result<Option<HashMap<String, Form>>, ToolError> {
+    let path = root.join("config").join("topics.json");
+    let text = match fs::read(&path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(ToolError::io("read", &path)(e)),
+        text => text.ok(),
+    };
+    let file = text.and_then(|text| body::parse::<TopicConfigSerializeWrapper>(&text).ok());
+    let form = |topic: &TopicConfig| match topic.attributes.get(QUEUE_TYPE).is_some_and(|kind| kind == QUEUE_TYPE_BATCH)
+    {
+        true => Form::Batch,
+        false => Form::Plain,
+    };
+    Ok(file.map(|file| file.topic_config_table.iter().map(|(name, topic)| (name.clone(), form(topic))).collect()))
+}
+
+/// Whether there are light queues, in which records of other topics are, too.
+pub(crate) fn has_lights(root: &Path) -> Result<bool, ToolError> {
+    Ok(names(&root.join(Form::Plain.dir()))?.iter().any(|name| name.starts_with(LMQ_PREFIX)))
 }
 
 /// Fills `out` from `at` on, as far as the file goes; the bytes read.

@@ -5,7 +5,7 @@
 //! only means that the next start builds all again.
 use super::bar::Bar;
 use super::check;
-use super::files::Parts;
+use super::files::{Parts, has_lights, names, topic_forms};
 use super::log::{Step, Walk};
 use super::{Held, Place, ReadConfig, SOUND, ToolError};
 use clap::Args;
@@ -15,6 +15,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use uringmq_proto::types::PhyOffset;
 use uringmq_store::checkpoint::{self, Checkpoint};
+use uringmq_store::consume_queue::Form;
 use uringmq_store::io::glommio::GlommioIo;
 use uringmq_store::open::Opened;
 use uringmq_store::{StoreConfig, open};
@@ -23,7 +24,7 @@ use uringmq_store::{StoreConfig, open};
 const BESIDE: &str = "rebuild.new";
 /// Where the old ones go until they are removed.
 const OLD: &str = "rebuild.old";
-const DERIVED: [&str; 2] = ["consumequeue", "index"];
+const DERIVED: [&str; 3] = [Form::Plain.dir(), Form::Batch.dir(), "index"];
 
 #[derive(Args, Debug)]
 pub(crate) struct RebuildArgs {
@@ -33,11 +34,6 @@ pub(crate) struct RebuildArgs {
 
 pub(crate) fn main(args: RebuildArgs, read_config: ReadConfig) -> Result<i32, ToolError> {
     let held = args.place.hold_to_write(read_config)?;
-    let batch = held.root.join("batchconsumequeue");
-    if batch.is_dir() {
-        let what = format!("{}: batch queues cannot be rebuilt here; the store is left as it is", batch.display());
-        return Err(ToolError::Unusable(what));
-    }
     let log = Parts::list(&held.commit_log_dir())?;
     let config = config(&held, &log, read_config)?;
     let last = last_record(&log)?;
@@ -66,26 +62,34 @@ fn config(held: &Held, log: &Parts, read_config: ReadConfig) -> Result<StoreConf
         Some(config) => config.clone(),
         None => {
             let mut config = read_config(None).map_err(ToolError::Unusable)?;
-            if let Some(bytes) = queue_file_bytes(&held.root)? {
+            if let Some(bytes) = queue_file_bytes(&held.root, Form::Plain)? {
                 config.queue_file_bytes = bytes;
             }
+            if let Some(bytes) = queue_file_bytes(&held.root, Form::Batch)? {
+                config.batch_file_bytes = bytes;
+            }
+            config.light_queues = has_lights(&held.root)?;
             if let Some(layout) = check::index_layout(held)? {
                 (config.index_slots, config.index_items) = (layout.slots, layout.items);
             }
             config
         }
     };
+    config.topic_forms = topic_forms(&held.root)?.unwrap_or_default();
+    for topic in names(&held.root.join(Form::Batch.dir()))? {
+        config.topic_forms.entry(topic).or_insert(Form::Batch); // of a topic that is no more
+    }
     config.commit_log_dir = held.commit_log_dir();
     config.root = held.root.join(BESIDE);
     config.segment_bytes = log.file_bytes;
     Ok(config)
 }
 
-/// The length of the first queue file that there is.
-fn queue_file_bytes(root: &Path) -> Result<Option<u64>, ToolError> {
-    let dir = root.join("consumequeue");
-    for topic in super::files::names(&dir)? {
-        for queue in super::files::names(&dir.join(&topic))? {
+/// The length of the first queue file of this kind that there is.
+fn queue_file_bytes(root: &Path, form: Form) -> Result<Option<u64>, ToolError> {
+    let dir = root.join(form.dir());
+    for topic in names(&dir)? {
+        for queue in names(&dir.join(&topic))? {
             let parts = Parts::list(&dir.join(&topic).join(&queue))?;
             if parts.file_bytes > 0 && parts.odd.is_empty() {
                 return Ok(Some(parts.file_bytes));

@@ -1,12 +1,15 @@
 //! `stat`: what is in a store, by topic and queue.
 use super::bar::Bar;
-use super::files::{Parts, names};
+use super::files::{Parts, has_lights, names, topic_forms};
 use super::log::{Step, Walk};
 use super::{Place, ReadConfig, SOUND, ToolError};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use uringmq_proto::types::PhyOffset;
+use uringmq_store::consume_queue::Form;
+use uringmq_store::dispatch::{self, Dispatch};
 
 #[derive(Args, Debug)]
 pub(crate) struct StatArgs {
@@ -30,12 +33,12 @@ struct Count {
 }
 
 impl Count {
-    fn add(&mut self, bytes: usize, store_ms: i64) {
+    fn add(&mut self, (messages, bytes): (u64, usize), store_ms: i64) {
         if self.messages == 0 || store_ms < self.oldest_ms {
             self.oldest_ms = store_ms;
         }
         self.newest_ms = self.newest_ms.max(store_ms);
-        self.messages += 1;
+        self.messages += messages;
         self.bytes += bytes as u64;
     }
 }
@@ -71,6 +74,25 @@ struct Stat {
     topics: BTreeMap<String, Topic>,
 }
 
+impl Stat {
+    /// A record in one queue.
+    fn add(&mut self, d: &Dispatch<'_>, queue_id: i32, batch: bool) {
+        if !self.topics.contains_key(d.topic) {
+            self.topics.insert(d.topic.to_owned(), Topic::default());
+        }
+        let messages = if batch { d.messages() } else { 1 };
+        let (of, stored_ms) = ((messages as u64, d.bytes as usize), d.store_timestamp_ms);
+        let topic = self.topics.get_mut(d.topic).expect("it is there now");
+        topic.count.add(of, stored_ms);
+        let queue = topic.queues.entry(queue_id).or_default();
+        if queue.count.messages == 0 {
+            queue.min_offset = d.queue_offset as i64;
+        }
+        queue.max_offset = d.queue_offset as i64 + messages as i64;
+        queue.count.add(of, stored_ms);
+    }
+}
+
 pub(crate) fn main(args: StatArgs, read_config: ReadConfig) -> Result<i32, ToolError> {
     let held = args.place.hold_to_read(read_config)?;
     let log = Parts::list(&held.commit_log_dir())?;
@@ -82,6 +104,9 @@ pub(crate) fn main(args: StatArgs, read_config: ReadConfig) -> Result<i32, ToolE
         index_files: names(&held.root.join("index"))?.len(),
         ..Stat::default()
     };
+    // What is in a light queue, too, counts there as well, but once in all.
+    let lights = has_lights(&held.root)?;
+    let forms = topic_forms(&held.root)?.unwrap_or_default();
     let mut walk = Walk::new(&log, log.first(), false);
     let mut bar = Bar::new("log", log.first(), log.end());
     loop {
@@ -89,18 +114,15 @@ pub(crate) fn main(args: StatArgs, read_config: ReadConfig) -> Result<i32, ToolE
             Step::Record => {
                 let r = walk.record();
                 bar.at(walk.at());
-                stat.count.add(r.bytes, r.store_timestamp_ms);
-                if !stat.topics.contains_key(r.topic) {
-                    stat.topics.insert(r.topic.to_owned(), Topic::default());
+                let d = dispatch::of_record(&r, PhyOffset(walk.at()), &[]);
+                // Only in a batch queue such a record stands for all of its messages.
+                let batch = d.count.is_some() && forms.get(d.topic) != Some(&Form::Plain);
+                let messages = if batch { d.messages() as u64 } else { 1 };
+                stat.count.add((messages, r.bytes), r.store_timestamp_ms);
+                stat.add(&d, r.queue_id, batch);
+                if lights {
+                    dispatch::light_places(&d, |light| stat.add(&light, 0, false));
                 }
-                let topic = stat.topics.get_mut(r.topic).expect("it is there now");
-                topic.count.add(r.bytes, r.store_timestamp_ms);
-                let queue = topic.queues.entry(r.queue_id).or_default();
-                if queue.count.messages == 0 {
-                    queue.min_offset = r.queue_offset;
-                }
-                queue.max_offset = r.queue_offset + 1;
-                queue.count.add(r.bytes, r.store_timestamp_ms);
             }
             Step::Bad { at, to, .. } => stat.damaged_bytes += to - at,
             Step::End { .. } => break,

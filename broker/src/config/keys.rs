@@ -202,6 +202,14 @@ config_keys! {
     "mappedFileSizeCommitLog" => segment_bytes: u64 = 1 << 30, Restart;
     /// Rounded up to a multiple of 20.
     "mappedFileSizeConsumeQueue" => queue_file_bytes: u64 = 300_000 * 20, Restart;
+    /// Of topics with queue.type=BatchCQ; rounded up to a multiple of 46.
+    "mapperFileSizeBatchConsumeQueue" => batch_file_bytes: u64 = 300_000 * 46, Restart;
+    /// Light queues (LMQ): with both on, a message is in those that its property INNER_MULTI_DISPATCH names, too.
+    "enableLmq" => lmq: bool = false, Restart;
+    "enableMultiDispatch" => multi_dispatch: bool = false, Restart;
+    /// Most light queues, where enableLmqQuota is on.
+    "maxLmqConsumeQueueNum" => lmq_queues_max: usize = 20_000, AtOnce;
+    "enableLmqQuota" => lmq_quota: bool = false, AtOnce;
     "messageIndexEnable" => index_enabled: bool = true, Restart;
     "maxHashSlotNum" => index_slots: u32 = 5_000_000, Restart;
     "maxIndexNum" => index_items: u32 = 20_000_000, Restart;

@@ -11,6 +11,7 @@ type Fault = (&'static str, String);
 const FILE_BYTES_MAX: u64 = i32::MAX as u64;
 const PAGE_BYTES: u64 = 4096;
 const QUEUE_ENTRY_BYTES: u64 = 20;
+const BATCH_ENTRY_BYTES: u64 = 46;
 /// More executors than this is a slip of the pen; each takes 512 KiB of locked memory.
 const SHARDS_MAX: usize = 1024;
 
@@ -89,6 +90,7 @@ impl BrokerConfig {
             }
         }
         self.queue_file_bytes = self.queue_file_bytes.next_multiple_of(QUEUE_ENTRY_BYTES).max(QUEUE_ENTRY_BYTES);
+        self.batch_file_bytes = self.batch_file_bytes.next_multiple_of(BATCH_ENTRY_BYTES).max(BATCH_ENTRY_BYTES);
         self.batch_bytes_max = self.batch_bytes_max.next_multiple_of(PAGE_BYTES as usize).max(PAGE_BYTES as usize);
     }
 
@@ -160,6 +162,9 @@ impl BrokerConfig {
         }
         if self.segment_bytes > FILE_BYTES_MAX {
             return fault("mappedFileSizeCommitLog", "is more than 2147479552");
+        }
+        if self.batch_file_bytes > FILE_BYTES_MAX {
+            return fault("mapperFileSizeBatchConsumeQueue", "is more than 2147483640");
         }
         if self.queue_file_bytes > FILE_BYTES_MAX {
             return fault("mappedFileSizeConsumeQueue", "is more than 2147483640");

@@ -1,6 +1,8 @@
 //! Topic and group attributes: the text `+key=value,-key`, which keys there are, and what may be changed. Pure.
 //! Source: behaviour sheet 3.8; the beginnings of the error texts are part of the contract.
 use std::collections::BTreeMap;
+use uringmq_proto::body::topic::{QUEUE_TYPE, QUEUE_TYPE_BATCH, TopicConfig};
+use uringmq_store::consume_queue::Form;
 
 /// What a topic carries besides its numbers; the key without its sign.
 pub type Attributes = BTreeMap<String, String>;
@@ -23,7 +25,7 @@ pub const MESSAGE_TYPE: &str = "message.type";
 pub const MIXED: &str = "MIXED";
 
 const TOPIC_RULES: &[Rule] = &[
-    Rule { key: "queue.type", changeable: false, kind: Kind::OneOf(&["BatchCQ", "SimpleCQ"]) },
+    Rule { key: QUEUE_TYPE, changeable: false, kind: Kind::OneOf(&[QUEUE_TYPE_BATCH, "SimpleCQ"]) },
     Rule { key: "cleanup.policy", changeable: false, kind: Kind::OneOf(&["DELETE", "COMPACTION"]) },
     Rule {
         key: MESSAGE_TYPE,
@@ -36,6 +38,14 @@ const TOPIC_RULES: &[Rule] = &[
 
 /// Groups know no attribute in this line.
 const GROUP_RULES: &[Rule] = &[];
+
+/// Which kind of queues a topic with these attributes has.
+pub fn form_of(topic: &TopicConfig) -> Form {
+    match topic.attributes.get(QUEUE_TYPE).is_some_and(|kind| kind == QUEUE_TYPE_BATCH) {
+        true => Form::Batch,
+        false => Form::Plain,
+    }
+}
 
 /// Splits the header's text into signed keys and values: `+a=b,-c` gives `+a` -> `b`, `-c` -> ``. Blank text gives nothing.
 ///

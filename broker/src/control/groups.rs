@@ -46,6 +46,8 @@ pub struct Groups {
     /// Group to topic to forbidden bits.
     forbidden: BTreeMap<String, BTreeMap<String, i32>>,
     version: DataVersion,
+    /// Groups with names of light queues come into being without a trace.
+    light: bool,
 }
 
 /// `subscriptionGroup.json`, or why it is not one.
@@ -85,7 +87,12 @@ impl Groups {
         if made && version != fresh {
             version = version.next(version.state_version, now_ms);
         }
-        (Groups { configs, forbidden, version }, made)
+        (Groups { configs, forbidden, version, light: false }, made)
+    }
+
+    /// From now on a group with a light queue's name is known as soon as it is asked for, and in no table (`enableLmq`).
+    pub fn show_lights(&mut self) {
+        self.light = true;
     }
 
     pub fn get(&self, name: &str) -> Option<&SubscriptionGroupConfig> {
@@ -117,7 +124,10 @@ impl Groups {
         SubscriptionGroupWrapper {
             data_version: self.version,
             forbidden_table: self.forbidden.clone(),
-            subscription_group_table: groups.map(|(name, config)| (name.to_string(), config.clone())).collect(),
+            subscription_group_table: groups
+                .filter(|(name, _)| !self.light || !names::is_light_queue(name))
+                .map(|(name, config)| (name.to_string(), config.clone()))
+                .collect(),
         }
     }
 
@@ -152,12 +162,15 @@ impl Groups {
     ) -> Option<(&SubscriptionGroupConfig, bool)> {
         let known = self.configs.contains_key(name);
         if !known {
-            let allowed = auto.any || (auto.system && name.starts_with(names::SYSTEM_GROUP_PREFIX));
+            let light = self.light && names::is_light_queue(name);
+            let allowed = light || auto.any || (auto.system && name.starts_with(names::SYSTEM_GROUP_PREFIX));
             if !allowed || names::check_group(name).is_err() {
                 return None;
             }
             self.configs.insert(name.into(), SubscriptionGroupConfig::new(name));
-            self.step_version(now_ms);
+            if !light {
+                self.step_version(now_ms);
+            }
         }
         self.configs.get(name).map(|config| (config, !known))
     }

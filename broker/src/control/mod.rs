@@ -35,11 +35,12 @@ use tracing::{debug, info};
 use uringmq_proto::body::MessageQueue;
 use uringmq_proto::body::group::SubscriptionGroupConfig;
 use uringmq_proto::body::heartbeat::MessageModel;
-use uringmq_proto::codes::request;
+use uringmq_proto::codes::{request, response as code};
 use uringmq_proto::command::Value;
 use uringmq_proto::names::{self, BootNames};
 use uringmq_remoting::ConnId;
 use uringmq_store::StoreError;
+use uringmq_store::consume_queue::Form;
 use uringmq_store::io::Io as _;
 use uringmq_store::open::QueueState;
 use uringmq_store::turn::Turn;
@@ -91,10 +92,14 @@ impl Control {
     pub async fn load(io: &Io, config: &BrokerConfig, queues: &[QueueState]) -> Result<Self, StoreError> {
         let now_ms = io.now_ms();
         let file = persist::read(io, config, "topics.json", topics::parse_file).await?;
-        let (topics, topics_made) =
+        let (mut topics, topics_made) =
             Topics::load(&names::boot_topics(&boot_names(config)), file, on_disk(queues), now_ms);
         let file = persist::read(io, config, "subscriptionGroup.json", groups::parse_file).await?;
-        let (groups, groups_made) = Groups::load(file, now_ms);
+        let (mut groups, groups_made) = Groups::load(file, now_ms);
+        if config.light_queues() {
+            topics.show_lights();
+            groups.show_lights();
+        }
         let modes = Modes::load(persist::read(io, config, "messageRequestMode.json", modes::parse_file).await?);
         info!(topics = topics.count(), groups = groups.count(), "tables loaded");
         let control = Control {
@@ -254,15 +259,60 @@ pub fn ensure_topic(shard: &Shard, name: &str, queues: i32, sys_flag: i32) -> Re
     Ok(topic)
 }
 
+/// The kinds of the queues of all topics in `topics.json`, for recovery.
+///
+/// # Errors
+/// As [`Control::load`].
+pub async fn topic_forms(
+    io: &Io,
+    config: &BrokerConfig,
+) -> Result<std::collections::HashMap<String, Form>, StoreError> {
+    let file = persist::read(io, config, "topics.json", topics::parse_file).await?;
+    let topics = file.into_iter().flat_map(|file| file.topic_config_table);
+    Ok(topics.map(|(name, topic)| (name, attributes::form_of(&topic))).collect())
+}
+
 /// Topics that a slave meets in its master's log before it knows their configuration: their queues are kept from now on, on every shard
 /// when this returns. Name and number of queues seen. On shard 0.
-pub async fn adopt_topics(shard: &Rc<Shard>, names: std::collections::BTreeMap<String, u32>) {
+pub async fn adopt_topics(shard: &Rc<Shard>, names: std::collections::BTreeMap<String, (u32, Form)>) {
     let control = shard.control();
     control.deletions.over().await;
+    let names = names.into_iter().map(|(name, (queues, form))| (name, queues, form));
     if control.topics.borrow_mut().adopt(names) {
         control.publish_topics(shard);
     }
     shard.run_on_all(|_| async {}).await; // jobs come after the table that was pushed before them
+}
+
+/// Sees that these light queues can be stored in and read, as far as `maxLmqConsumeQueueNum` allows where `enableLmqQuota` is on. On shard 0.
+///
+/// # Errors
+/// That limit.
+pub fn make_lights<'a>(shard: &Shard, names: impl Iterator<Item = &'a str>) -> Result<(), BrokerError> {
+    let (control, config) = (shard.control(), shard.config());
+    let max = if config.lmq_quota { config.lmq_queues_max } else { usize::MAX };
+    let (mut made, mut over) = (false, None);
+    {
+        let mut topics = control.topics.borrow_mut();
+        for name in names.filter(|name| names::is_light_queue(name)) {
+            made |= topics.make_light(name, max);
+            if !topics.has_light(name) {
+                over = Some(name.to_owned());
+            }
+        }
+    }
+    if made {
+        control.publish_topics(shard);
+    }
+    match over {
+        None => Ok(()),
+        Some(name) => {
+            let remark = format!(
+                "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED] no light queue {name}: there are {max} (maxLmqConsumeQueueNum)"
+            );
+            Err(BrokerError::refused(code::SYSTEM_ERROR, remark))
+        }
+    }
 }
 
 /// The configuration of a group, made when it is unknown and may come into being. On shard 0.
@@ -278,13 +328,14 @@ pub fn ensure_group(shard: &Shard, name: &str) -> Option<SubscriptionGroupConfig
 }
 
 /// Topics that have queue files, with the number of queues that their highest id stands for.
-fn on_disk(queues: &[QueueState]) -> impl Iterator<Item = (String, u32)> {
-    let mut topics: std::collections::BTreeMap<&str, u32> = std::collections::BTreeMap::new();
+fn on_disk(queues: &[QueueState]) -> impl Iterator<Item = (String, u32, Form)> {
+    let mut topics: std::collections::BTreeMap<&str, (u32, Form)> = std::collections::BTreeMap::new();
     for queue in queues {
-        let count = topics.entry(&queue.topic).or_default();
+        let (count, form) = topics.entry(&queue.topic).or_default();
         *count = (*count).max(queue.queue.saturating_add(1));
+        *form = queue.form;
     }
-    topics.into_iter().map(|(name, count)| (name.to_owned(), count))
+    topics.into_iter().map(|(name, (count, form))| (name.to_owned(), count, form))
 }
 
 pub fn is_stopping(shard: &Shard) -> bool {
@@ -408,17 +459,18 @@ fn scan(shard: &Rc<Shard>, now_ms: i64) {
 mod tests {
     use super::*;
     use uringmq_proto::types::QueueOffset;
+    use uringmq_store::consume_queue::Bounds;
 
     #[test]
     fn topics_on_disk_have_as_many_queues_as_their_highest_id_says() {
         let state = |topic: &str, queue| QueueState {
             topic: topic.into(),
             queue,
-            min: QueueOffset(0),
-            max: QueueOffset(1),
+            form: Form::Plain,
+            bounds: Bounds::plain(QueueOffset(0), QueueOffset(1)),
             pending: Vec::new(),
         };
         let found: Vec<_> = on_disk(&[state("b", 2), state("a", 0), state("b", 0)]).collect();
-        assert_eq!(found, [("a".to_owned(), 1), ("b".to_owned(), 3)]);
+        assert_eq!(found, [("a".to_owned(), 1, Form::Plain), ("b".to_owned(), 3, Form::Plain)]);
     }
 }

@@ -3,7 +3,7 @@
 //! flushConsumerOffsetInterval. Source: store-format sheet 8; behaviour sheet 2.5, 5.3.
 use crate::config::BrokerConfig;
 use crate::control::progress::Progress;
-use crate::control::{Control, is_stopping};
+use crate::control::{Control, is_stopping, make_lights};
 use crate::error::BrokerError;
 use crate::handlers::offset::stopping;
 use crate::mesh::Event;
@@ -22,6 +22,7 @@ use uringmq_proto::body::offset::ConsumerOffsetTable;
 use uringmq_proto::body::topic::DataVersion;
 use uringmq_proto::codes::response as code;
 use uringmq_proto::fastjson;
+use uringmq_proto::names;
 use uringmq_store::StoreError;
 use uringmq_store::io::Io as _;
 use uringmq_store::json_table::{self, Broken};
@@ -31,6 +32,12 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Before the first save of offsets (Apache's broker waits as long).
 const OFFSETS_FIRST: Duration = Duration::from_secs(10);
 const OFFSETS_FILE: &str = "consumerOffset.json";
+/// Instead of it where light queues are on; then with the offsets of their groups.
+const LIGHT_OFFSETS_FILE: &str = "lmqConsumerOffset.json";
+
+fn offsets_file(config: &BrokerConfig) -> &'static str {
+    if config.light_queues() { LIGHT_OFFSETS_FILE } else { OFFSETS_FILE }
+}
 
 /// The path of a table.
 pub fn path(store_root: &Path, file: &str) -> PathBuf {
@@ -186,10 +193,22 @@ pub struct OffsetsFile {
 /// Reads `consumerOffset.json` and gives every shard its part. On shard 0, before anything is served.
 pub async fn load_offsets(shard: &Rc<Shard>) -> Result<(), StoreError> {
     let parse = |text: &[u8]| uringmq_proto::body::parse::<ConsumerOffsetTable>(text).map_err(|e| e.to_string());
-    let stored = read(&shard.io, &shard.config(), OFFSETS_FILE, parse).await?.unwrap_or_default();
+    let (config, name) = (shard.config(), offsets_file(&shard.config()));
+    let mut stored = read(&shard.io, &config, name, parse).await?;
+    if stored.is_none() && name != OFFSETS_FILE {
+        stored = read(&shard.io, &config, OFFSETS_FILE, parse).await?; // light queues were switched on since
+    }
+    let stored = stored.unwrap_or_default();
     let file = &shard.control().offsets_file;
-    file.watch.note(shard, OFFSETS_FILE).await;
+    file.watch.note(shard, name).await;
     file.version.set(stored.data_version.next(stored.data_version.state_version, shard.now_ms()));
+    if config.light_queues() {
+        // One without a message has no files, and its offsets count all the same.
+        let topics = stored.rows().filter_map(|(name, ..)| Some(name.split_once('@')?.0));
+        if let Err(e) = make_lights(shard, topics) {
+            warn!(error = %e, "offsets of light queues wait until there are fewer");
+        }
+    }
     let stored = Arc::new(stored);
     let count: usize = stored.offset_table.values().map(|queues| queues.len()).sum();
     let import = move |s: Rc<Shard>| {
@@ -226,9 +245,10 @@ pub async fn save_offsets(shard: &Rc<Shard>) -> Result<(), StoreError> {
 }
 
 async fn gather_and_save(shard: &Rc<Shard>, file: &OffsetsFile) -> Result<(), StoreError> {
+    let name = offsets_file(&shard.config());
     let dirty = shard.run_on_all(|s| async move { s.offsets.dirty() }).await;
     let changed = dirty.len() < shard.shards as usize || dirty.contains(&true);
-    if !changed && !file.watch.is_foreign(shard, OFFSETS_FILE).await {
+    if !changed && !file.watch.is_foreign(shard, name).await {
         return Ok(());
     }
     let export = |s: Rc<Shard>| async move {
@@ -243,9 +263,9 @@ async fn gather_and_save(shard: &Rc<Shard>, file: &OffsetsFile) -> Result<(), St
     step_version(file, commits, shard.config().consumer_offset_version_step, shard.now_ms());
     let rows: Rows = parts.into_iter().flat_map(|(rows, _)| rows).collect();
     let entries = rows.len();
-    let text = fastjson::to_vec_pretty(&table_of(file.version.get(), rows));
-    json_table::save(&shard.io, &path(&shard.config().store_root, OFFSETS_FILE), &text).await?;
-    file.watch.note(shard, OFFSETS_FILE).await;
+    let text = fastjson::to_vec_pretty(&table_of(file.version.get(), rows, name == LIGHT_OFFSETS_FILE));
+    json_table::save(&shard.io, &path(&shard.config().store_root, name), &text).await?;
+    file.watch.note(shard, name).await;
     info!(entries, version = file.version.get().counter, commits, "consumer offsets saved");
     Ok(())
 }
@@ -263,10 +283,14 @@ fn step_version(file: &OffsetsFile, commits: u64, step: u64, now_ms: i64) {
 }
 
 /// The stored form.
-fn table_of(version: DataVersion, rows: Rows) -> ConsumerOffsetTable {
+fn table_of(version: DataVersion, rows: Rows, light: bool) -> ConsumerOffsetTable {
     let mut table = ConsumerOffsetTable { data_version: version, ..ConsumerOffsetTable::default() };
     let mut topics: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, queue, offset) in rows {
+        if light && queue == 0 && name.split_once('@').is_some_and(|(_, group)| names::is_light_queue(group)) {
+            table.lmq_offset_table.insert(name, offset);
+            continue;
+        }
         let Ok(queue) = i32::try_from(queue) else { continue };
         if let Some(queues) = table.offset_table.get_mut(&name) {
             queues.insert(queue, offset);
@@ -293,7 +317,7 @@ pub async fn offsets_table(shard: &Rc<Shard>) -> ConsumerOffsetTable {
         rows
     };
     let rows = shard.run_on_all(look).await.into_iter().flatten().collect();
-    table_of(shard.control().offsets_file.version.get(), rows)
+    table_of(shard.control().offsets_file.version.get(), rows, shard.config().light_queues())
 }
 
 /// Saves offsets now and then, until the broker stops.
@@ -365,7 +389,7 @@ mod tests {
     fn the_offsets_file_has_apaches_shape_and_is_read_back() {
         let rows = vec![("T@G".into(), 1, 3), ("T@G".into(), 0, 12), ("%RETRY%G@G".into(), 0, 1)];
         let version = DataVersion { counter: 4, state_version: 0, timestamp: 9 };
-        let table = table_of(version, rows);
+        let table = table_of(version, rows, false);
         let text = String::from_utf8(fastjson::to_vec_pretty(&table)).unwrap();
         let flat: String = text.split_whitespace().collect();
         assert_eq!(

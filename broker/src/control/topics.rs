@@ -6,15 +6,19 @@
 //! no file. When it is made again it gets the same id and with it its queues.
 use crate::control::attributes::{self, Attributes};
 use crate::snapshot::{Topic, TopicTable};
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use thiserror::Error;
-use uringmq_proto::body::topic::{DataVersion, TopicConfig, TopicConfigSerializeWrapper, TopicFilterType};
+use uringmq_proto::body::topic::{
+    DataVersion, QUEUE_TYPE, QUEUE_TYPE_BATCH, TopicConfig, TopicConfigSerializeWrapper, TopicFilterType,
+};
 use uringmq_proto::codes::response as code;
 use uringmq_proto::fastjson;
 use uringmq_proto::names::{self, BootTopic, perm};
 use uringmq_proto::types::TopicId;
+use uringmq_store::consume_queue::Form;
 
 /// topicSysFlag: has unit subscribers.
 pub const UNIT_SUB: i32 = 2;
@@ -80,6 +84,8 @@ pub struct Topics {
     version: DataVersion,
     /// Names that this broker made at its start.
     boot: HashSet<String>,
+    /// Clients may read light queues.
+    light: bool,
 }
 
 /// `topics.json`, or why it is not one.
@@ -102,7 +108,7 @@ impl Topics {
     pub fn load(
         boot: &[BootTopic],
         file: Option<TopicConfigSerializeWrapper>,
-        on_disk: impl IntoIterator<Item = (String, u32)>,
+        on_disk: impl IntoIterator<Item = (String, u32, Form)>,
         now_ms: i64,
     ) -> (Self, bool) {
         let mut topics = Topics {
@@ -111,6 +117,7 @@ impl Topics {
             by_id: Vec::new(),
             version: DataVersion { counter: 0, state_version: 0, timestamp: now_ms },
             boot: boot.iter().map(|topic| topic.name.clone()).collect(),
+            light: false,
         };
         let file = file.map(|file| (file.data_version, file.topic_config_table));
         let (version, stored) = file.map_or((None, BTreeMap::new()), |(version, stored)| (Some(version), stored));
@@ -126,10 +133,15 @@ impl Topics {
             Some(version) => topics.version = version,
             None => {}
         }
-        for (name, queues) in on_disk {
-            topics.insert_unlisted(&name, queues);
+        for (name, queues, form) in on_disk {
+            topics.insert_unlisted(&name, queues, form);
         }
         (topics, made)
+    }
+
+    /// From now on light queues are shown to clients (`enableLmq`).
+    pub fn show_lights(&mut self) {
+        self.light = true;
     }
 
     pub fn get(&self, name: &str) -> Option<&Arc<Topic>> {
@@ -167,13 +179,14 @@ impl Topics {
 
     /// What every shard gets to see.
     pub fn snapshot(&self) -> Arc<TopicTable> {
-        let by_name =
-            |table: &BTreeMap<Arc<str>, Arc<Topic>>| table.values().map(|t| (t.name.clone(), t.clone())).collect();
-        Arc::new(TopicTable {
-            by_name: by_name(&self.listed),
-            unlisted: by_name(&self.unlisted),
-            by_id: self.by_id.clone(),
-        })
+        let by_name = |table: &BTreeMap<Arc<str>, Arc<Topic>>| -> HashMap<Arc<str>, Arc<Topic>> {
+            table.values().map(|t| (t.name.clone(), t.clone())).collect()
+        };
+        let mut named = by_name(&self.listed);
+        if self.light {
+            named.extend(self.lights().map(|(name, topic)| (name.clone(), topic.clone())));
+        }
+        Arc::new(TopicTable { by_name: named, unlisted: by_name(&self.unlisted), by_id: self.by_id.clone() })
     }
 
     /// The text of `topics.json`.
@@ -196,6 +209,9 @@ impl Topics {
     /// [`TopicError`].
     pub fn put(&mut self, wanted: TopicConfig, policy: Policy, now_ms: i64) -> Result<Option<Arc<Topic>>, TopicError> {
         let config = self.check(wanted, policy)?;
+        if self.light && names::is_light_queue(&config.topic_name) {
+            return Ok(None); // light queues are in no table
+        }
         if self.listed.get(config.topic_name.as_str()).is_some_and(|topic| topic.config == config) {
             return Ok(None);
         }
@@ -298,7 +314,12 @@ impl Topics {
 
     /// Takes topics out of the table; their ids are spent. Names not in it are skipped. The topics that went.
     pub fn delete<'a>(&mut self, names: impl IntoIterator<Item = &'a str>, now_ms: i64) -> Vec<Arc<Topic>> {
-        let gone: Vec<Arc<Topic>> = names.into_iter().filter_map(|name| self.listed.remove(name)).collect();
+        let light = self.light;
+        let take = |name: &str| match light && names::is_light_queue(name) {
+            true => self.unlisted.remove(name),
+            false => self.listed.remove(name),
+        };
+        let gone: Vec<Arc<Topic>> = names.into_iter().filter_map(take).collect();
         for topic in &gone {
             self.by_id[topic.id.0 as usize] = None;
         }
@@ -308,9 +329,11 @@ impl Topics {
         gone
     }
 
-    /// Gives up the unlisted topics (code 316): their queue files go with their ids. Which there were.
+    /// Gives up the unlisted topics (code 316) but light queues: their queue files go with their ids. Which there were.
     pub fn delete_unlisted(&mut self) -> Vec<Arc<str>> {
-        let gone = std::mem::take(&mut self.unlisted);
+        let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.unlisted).into_iter().partition(|(name, _)| names::is_light_queue(name));
+        self.unlisted = kept;
         for topic in gone.values() {
             self.by_id[topic.id.0 as usize] = None;
         }
@@ -385,18 +408,43 @@ impl Topics {
     }
 
     /// Sees that each of these names has an id; one that is new is unlisted until its configuration comes. True when there was one.
-    pub fn adopt(&mut self, names: impl IntoIterator<Item = (String, u32)>) -> bool {
+    pub fn adopt(&mut self, names: impl IntoIterator<Item = (String, u32, Form)>) -> bool {
         let before = self.by_id.len();
-        names.into_iter().for_each(|(name, queues)| self.insert_unlisted(&name, queues));
+        names.into_iter().for_each(|(name, queues, form)| self.insert_unlisted(&name, queues, form));
         self.by_id.len() > before
     }
 
-    fn insert_unlisted(&mut self, name: &str, queues: u32) {
+    /// Sees that a light queue has an id, which is all that it needs: it is in no table. True when it is new. Nothing, and false, when there are
+    /// `max` of them already.
+    pub fn make_light(&mut self, name: &str, max: usize) -> bool {
+        if self.unlisted.contains_key(name)
+            || !names::is_light_queue(name)
+            || (max < usize::MAX && self.lights().count() >= max)
+        {
+            return false;
+        }
+        self.insert_unlisted(name, 1, Form::Plain);
+        true
+    }
+
+    pub fn has_light(&self, name: &str) -> bool {
+        self.unlisted.contains_key(name)
+    }
+
+    fn lights(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<Topic>)> {
+        let from = (Bound::Included(names::LMQ_PREFIX), Bound::Unbounded);
+        self.unlisted.range::<str, _>(from).take_while(|(name, _)| name.starts_with(names::LMQ_PREFIX))
+    }
+
+    fn insert_unlisted(&mut self, name: &str, queues: u32, form: Form) {
         if self.listed.contains_key(name) || self.unlisted.contains_key(name) {
             return;
         }
         let id = TopicId(self.by_id.len() as u32);
-        let config = TopicConfig::new(name, i32::try_from(queues).unwrap_or(i32::MAX));
+        let mut config = TopicConfig::new(name, i32::try_from(queues).unwrap_or(i32::MAX));
+        if form == Form::Batch {
+            config.attributes.insert(QUEUE_TYPE.to_owned(), QUEUE_TYPE_BATCH.to_owned());
+        }
         let topic = Arc::new(Topic { id, name: name.into(), config });
         self.by_id.push(Some(topic.clone()));
         self.unlisted.insert(topic.name.clone(), topic);
@@ -467,7 +515,9 @@ mod tests {
     fn a_slaves_table_becomes_its_masters_and_a_topic_met_before_keeps_its_id() {
         let (mut topics, _) = Topics::load(&boot(), None, [], 7);
         topics.put(TopicConfig::new("old", 4), POLICY, 8).unwrap();
-        assert!(topics.adopt([("new".to_owned(), 2)]) && !topics.adopt([("new".to_owned(), 3)]));
+        assert!(
+            topics.adopt([("new".to_owned(), 2, Form::Plain)]) && !topics.adopt([("new".to_owned(), 3, Form::Plain)])
+        );
         let (met, old) = (topics.snapshot().stored("new").unwrap().id, topics.get("old").unwrap().id);
         let (mut master, _) = Topics::load(&boot(), None, [], 9);
         master.put(TopicConfig::new("new", 8), POLICY, 10).unwrap();
@@ -633,7 +683,7 @@ mod tests {
 
     #[test]
     fn queue_files_without_a_topic_keep_their_id_for_the_day_it_is_made_again() {
-        let on_disk = [("lost".to_owned(), 3), ("TBW102".to_owned(), 1)];
+        let on_disk = [("lost".to_owned(), 3, Form::Plain), ("TBW102".to_owned(), 1, Form::Plain)];
         let (mut topics, _) = Topics::load(&boot(), None, on_disk, 7);
         let table = topics.snapshot();
         let lost = table.stored("lost").unwrap().clone();
@@ -644,7 +694,7 @@ mod tests {
         assert_eq!(made.id, lost.id);
         assert!(topics.delete_unlisted().is_empty());
 
-        let (mut topics, _) = Topics::load(&boot(), None, [("lost".to_owned(), 3)], 7);
+        let (mut topics, _) = Topics::load(&boot(), None, [("lost".to_owned(), 3, Form::Plain)], 7);
         assert_eq!(topics.delete_unlisted(), ["lost".into()]);
         let table = topics.snapshot();
         assert!(table.stored("lost").is_none() && table.by_id(lost.id).is_none());

@@ -3,6 +3,7 @@
 use crate::control::topics::Template;
 use crate::control::{self, topics};
 use crate::error::BrokerError;
+use crate::handlers::light;
 use crate::handlers::send::{make_uniq_key, with_region};
 use crate::mesh::{Forward, Msg};
 use crate::pop::ask::no_pop;
@@ -36,6 +37,9 @@ pub fn make_missing(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
     match req.cmd.code {
         request::PULL_MESSAGE | request::LITE_PULL_MESSAGE => {
             let h = PullMessage::decode(req.cmd)?;
+            if shard.config.borrow().light_queues() {
+                control::make_lights(shard, std::iter::once(h.topic))?;
+            }
             group(shard, h.consumer_group).map(|_| Answer::Retry)
         }
         request::POP_MESSAGE | request::PEEK_MESSAGE | request::NOTIFICATION => {
@@ -58,7 +62,10 @@ pub fn make_missing(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
         }
         _ => {
             let h = SendMessage::decode(req.cmd)?;
-            let made = put::check_congestion(shard, h.properties).and_then(|()| {
+            let lights = message::property(h.properties, prop::INNER_MULTI_DISPATCH);
+            let lights = light::wanted(&shard.config(), h.topic, lights).unwrap_or_default();
+            let lights = control::make_lights(shard, lights.split(','));
+            let made = lights.and_then(|()| put::check_congestion(shard, h.properties)).and_then(|()| {
                 match h.topic.strip_prefix(names::RETRY_PREFIX) {
                     Some(rest) => retry_send(shard, req, &h, rest),
                     None => first_send(shard, req, &h),

@@ -5,6 +5,7 @@ pub mod balance;
 pub mod client;
 pub mod create;
 pub mod group;
+pub mod light;
 pub mod lock;
 pub mod offset;
 pub mod pop;

@@ -2,10 +2,11 @@
 //! cleanOffset of 207). Source: behaviour sheet 4.6, 5.3, 5.4; store-format sheet 18; known faults F01, F03, F05, F06, S16.
 //!
 //! Reading about a queue that nobody wrote to makes nothing: it is empty, its bounds are 0 and 0.
-use crate::control::persist;
+use crate::control::{self, persist};
 use crate::error::BrokerError;
 use crate::handlers::relay;
-use crate::requests::{Answer, Request};
+use crate::requests::{Answer, Origin, Request};
+use crate::responses;
 use crate::shard::Shard;
 use crate::shard::queues::Queue;
 use crate::snapshot::Topic;
@@ -25,10 +26,11 @@ use uringmq_proto::headers::offset::{
     GetEarliestMsgStoretime, GetMaxOffset, GetMinOffset, QueryConsumerOffset, SearchOffset, UpdateConsumerOffset,
 };
 use uringmq_proto::headers::{Header, HeaderError};
+use uringmq_proto::names;
 use uringmq_proto::record;
 use uringmq_proto::types::{QueueKey, QueueOffset, TopicId};
 use uringmq_store::StoreError;
-use uringmq_store::consume_queue::Entry;
+use uringmq_store::consume_queue::{Entry, Form};
 
 /// The key of a queue as a request names it; `None` when no such topic is known or the id cannot be one.
 pub fn queue_key(shard: &Shard, topic: &str, queue_id: i32) -> Option<QueueKey> {
@@ -75,7 +77,12 @@ pub fn query_consumer_offset(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Ans
 /// 15, on the owner.
 pub fn update_consumer_offset(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError> {
     let h = UpdateConsumerOffset::decode(req.cmd).map_err(bad_update)?;
-    if shard.groups.borrow().get(h.consumer_group).is_none() {
+    let light = shard.config.borrow().light_queues();
+    if light && names::is_light_queue(h.topic) && h.queue_id == 0 && shard.topics.borrow().get(h.topic).is_none() {
+        return Ok(commit_early(shard, req.origin, &h));
+    }
+    let light = light && names::is_light_queue(h.consumer_group);
+    if !light && shard.groups.borrow().get(h.consumer_group).is_none() {
         let remark = format!("Group {} not exist!", h.consumer_group);
         return Err(BrokerError::refused(code::SUBSCRIPTION_GROUP_NOT_EXIST, remark));
     }
@@ -90,6 +97,30 @@ pub fn update_consumer_offset(shard: &Rc<Shard>, req: &Request<'_>) -> Result<An
         response.remark = Some("Offset has been previously reset".into());
     }
     Ok(response.into())
+}
+
+/// A commit for a light queue that is not there yet.
+fn commit_early(shard: &Rc<Shard>, origin: Origin, h: &UpdateConsumerOffset<'_>) -> Answer {
+    let (shard, topic, group, offset) =
+        (shard.clone(), h.topic.to_owned(), h.consumer_group.to_owned(), h.commit_offset);
+    glommio::spawn_local(async move {
+        let name = topic.clone();
+        let made = shard.run_on(0, move |s| async move {
+            control::make_lights(&s, std::iter::once(name.as_str()))?;
+            Ok::<_, BrokerError>(queue_key(&s, &name, 0))
+        });
+        let response = match made.await.unwrap_or_else(|| Err(stopping().into())) {
+            Ok(Some(key)) => {
+                shard.run_on(shard.owner(key), move |s| async move { s.offsets.commit(key, &group, offset) }).await;
+                Response::ok()
+            }
+            Ok(None) => responses::of_error(&BrokerError::NoTopic(topic)),
+            Err(e) => responses::of_error(&e),
+        };
+        shard.respond(origin, response);
+    })
+    .detach();
+    Answer::Later
 }
 
 /// Without queue or offset it is an invalid parameter.
@@ -168,7 +199,13 @@ pub async fn offset_by_time(
     boundary: Boundary,
 ) -> Result<u64, StoreError> {
     let (min, max) = (queue.cq.min().0, queue.cq.max().0);
-    search(min, max, timestamp_ms, boundary, async |offset| store_time_at(shard, queue, offset).await).await
+    let found =
+        search(min, max, timestamp_ms, boundary, async |offset| store_time_at(shard, queue, offset).await).await?;
+    if queue.cq.form() == Form::Plain || min == max {
+        return Ok(found);
+    }
+    // Whole records; where all are older the last one, as Apache's broker answers for batch queues (store-format sheet 18).
+    Ok(base_at(queue, found.min(max - 1)).await?.unwrap_or(found))
 }
 
 /// The offset in `min..=max` that `boundary` asks for. `time_at` gives the store time of an offset, `None` where the message is gone
@@ -212,6 +249,11 @@ pub async fn entry_at(queue: &Queue, offset: u64) -> Result<Option<Entry>, Store
         queue.cq.read(QueueOffset(offset), 1, &mut entries).await?;
     }
     Ok(entries.first().copied())
+}
+
+/// The first offset of the record that holds a message; `None` outside the queue's bounds.
+pub async fn base_at(queue: &Queue, offset: u64) -> Result<Option<u64>, StoreError> {
+    Ok(entry_at(queue, offset).await?.map(|entry| entry.base))
 }
 
 /// Store time (ms) of the message at one offset of a queue; `None` when it is not there (any more), or damaged.

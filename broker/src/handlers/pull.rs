@@ -38,7 +38,14 @@ pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
     if !group.config.consume_enable {
         return forbidden(format!("subscription group no permission, {}", h.consumer_group), 2);
     }
-    let topic = shard.topic(h.topic).ok_or_else(|| BrokerError::NoTopic(h.topic.into()))?;
+    let topic = match shard.topic(h.topic) {
+        Some(topic) => topic,
+        // It waits there for the first message.
+        None if !req.retried && config.light_queues() && names::is_light_queue(h.topic) => {
+            return shard.ask_control(req);
+        }
+        None => return Err(BrokerError::NoTopic(h.topic.into())),
+    };
     if topic.config.perm & perm::READ == 0 {
         return forbidden(format!("the topic[{}] pulling message is forbidden", h.topic), 3);
     }

@@ -18,6 +18,7 @@ use uringmq_proto::message::{self, prop};
 use uringmq_proto::record::{self, Found, Record};
 use uringmq_proto::types::{PhyOffset, QueueOffset};
 use uringmq_store::StoreError;
+use uringmq_store::consume_queue::Entry;
 
 /// Most bytes of messages in one answer, well below the largest frame; the first one goes whatever its size.
 const ANSWER_BYTES_MAX: usize = 12 << 20;
@@ -204,7 +205,7 @@ pub async fn query_consume_queue(shard: &Rc<Shard>, req: &Request<'_>) -> Result
     let count = u64::try_from(h.count).unwrap_or(0).min(ENTRIES_MAX).min(range.end - index) as usize;
     let mut entries = Vec::with_capacity(count);
     while entries.len() < count {
-        let (had, from) = (entries.len(), index + entries.len() as u64);
+        let (had, from) = (entries.len(), entries.last().map_or(index, Entry::end));
         queue.cq.read(QueueOffset(from), count - had, &mut entries).await?;
         if entries.len() == had {
             break; // trimmed meanwhile

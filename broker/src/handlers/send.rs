@@ -1,5 +1,6 @@
 //! SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320). Check order: behaviour sheet 3.2.
 use crate::error::BrokerError;
+use crate::handlers::light::{self, LightKeys};
 use crate::requests::{Answer, Request};
 use crate::shard::Shard;
 use crate::shard::appends::{KeyProps, PendingSend, Receipt, Refusal, RunBuilder};
@@ -20,6 +21,7 @@ use uringmq_proto::names;
 use uringmq_proto::recall;
 use uringmq_proto::record::{EncodeError, NewRecord};
 use uringmq_proto::types::QueueKey;
+use uringmq_store::consume_queue::{BATCH_COUNT_MAX, Form};
 
 /// What a message's properties decide, found in one pass.
 #[derive(Default)]
@@ -32,7 +34,13 @@ struct SendProps<'a> {
     timer: Wish<'a>,
     /// POP_CK, or something the broker sets itself: the text is copied without them.
     to_drop: bool,
-    inner: bool,
+    /// INNER_NUM.
+    inner_num: Option<&'a str>,
+    /// INNER_MULTI_DISPATCH: light queues that it is to be in, too; and those that it will be in.
+    lights: Option<&'a str>,
+    light_keys: LightKeys,
+    /// Of an inner batch; else 0.
+    messages: u16,
     /// For the answer, when it waits for its time; empty otherwise.
     recall: String,
 }
@@ -46,7 +54,8 @@ const SET_ON_HALVES: &[&str] = &[
     prop::TRAN_PREPARED_QUEUE_OFFSET,
 ];
 
-const SET_BY_BROKER: &[&str] = &[prop::POP_CK, prop::MSG_REGION, prop::TRACE_ON, prop::CLUSTER];
+const SET_BY_BROKER: &[&str] =
+    &[prop::POP_CK, prop::MSG_REGION, prop::TRACE_ON, prop::CLUSTER, prop::INNER_BASE, prop::INNER_MULTI_QUEUE_OFFSET];
 
 impl<'a> SendProps<'a> {
     fn of(text: &'a str, indexed: bool) -> Self {
@@ -65,7 +74,8 @@ impl<'a> SendProps<'a> {
                 | prop::TIMER_DELIVER_MS
                 | prop::TIMER_OUT_MS
                 | prop::TIMER_DEL_UNIQKEY => p.timer.take(name, value),
-                prop::INNER_NUM | prop::INNER_MULTI_DISPATCH => p.inner = true,
+                prop::INNER_NUM => p.inner_num = Some(value),
+                prop::INNER_MULTI_DISPATCH => p.lights = Some(value),
                 name if SET_BY_BROKER.contains(&name) => p.to_drop = true,
                 _ => {}
             }
@@ -99,6 +109,10 @@ pub(super) fn admit(shard: &Shard, topic: &str, now_ms: i64) -> Result<(), Broke
         return Err(BrokerError::refused(code::SYSTEM_ERROR, format!("broker unable to service, until {until}")));
     }
     names::check_topic(topic).map_err(|e| BrokerError::refused(code::INVALID_PARAMETER, e.to_string()))?;
+    if shard.config.borrow().light_queues() && names::is_light_queue(topic) {
+        let remark = format!("topic[{topic}] is a light queue: send to a topic with property INNER_MULTI_DISPATCH");
+        return Err(BrokerError::refused(code::NO_PERMISSION, remark));
+    }
     if names::is_send_forbidden(topic) || topic.starts_with(names::SYSTEM_TOPIC_PREFIX) {
         let remark = format!("Sending message to topic[{topic}] is forbidden.");
         return Err(BrokerError::refused(code::NO_PERMISSION, remark));
@@ -185,8 +199,13 @@ fn send_one(
         let remark = format!("the broker[{}] sending transaction message is forbidden", config.broker_ip1);
         return Err(BrokerError::refused(code::NO_PERMISSION, remark));
     }
-    if props.inner || h.sys_flag & sys_flag::INNER_BATCH != 0 {
-        return Err(illegal(config.message_bytes_max));
+    let waits = delay > 0 || half || props.timer.has_time();
+    props.messages = inner_messages(h.sys_flag, props.inner_num, topic, waits || props.lights.is_some())?;
+    if let Some(lights) = light::wanted(&config, &topic.name, props.lights) {
+        let Some(keys) = light_keys(shard, req, topics, lights)? else { return Ok(Answer::Later) };
+        if !waits {
+            props.light_keys = keys; // what waits is in them when it comes to its own topic
+        }
     }
     let made_key;
     let mut more = Cow::Borrowed(shard.appends.stamp());
@@ -240,6 +259,24 @@ fn send_one(
     store_one(shard, req, h, (&kept, &more), &props, place)
 }
 
+/// The light queues that a message names; `None` when control makes those that are missing first, and has the request run again.
+fn light_keys(
+    shard: &Shard,
+    req: &Request<'_>,
+    topics: &TopicTable,
+    lights: &str,
+) -> Result<Option<LightKeys>, BrokerError> {
+    light::check(lights)?;
+    let keys = light::keys(topics, lights);
+    if keys.is_none() && req.retried {
+        return Err(BrokerError::NoTopic(lights.to_owned()));
+    }
+    if keys.is_none() {
+        shard.forward(0, req.frame, req.origin); // not `ask_control`: the topics are borrowed here
+    }
+    Ok(keys)
+}
+
 pub(super) fn make_uniq_key(shard: &Shard, now: i64) -> String {
     UNIQ_KEYS.with(|keys| {
         keys.borrow_mut()
@@ -288,7 +325,11 @@ fn store_one(
         properties: text,
         more_properties: more,
     };
-    run.record(&record, &props.keys).map_err(|e| encode_refusal(e, shard.config.borrow().message_bytes_max))?;
+    let max = shard.config.borrow().message_bytes_max;
+    run.record_late(&record, &props.keys, props.messages, &props.light_keys).map_err(|e| encode_refusal(e, max))?;
+    if !props.light_keys.is_empty() && run.bytes() > max {
+        return Err(illegal(max)); // of these Apache's broker counts the whole record
+    }
     let pending = PendingSend {
         conn,
         opaque: req.origin.opaque,
@@ -297,6 +338,7 @@ fn store_one(
         uniq_key: SmallVec::from_slice(props.keys.uniq_key.unwrap_or("").as_bytes()),
         batch_lens: Box::default(),
         recall: props.recall.as_str().into(),
+        batch_key: false,
         held_bytes: run.bytes(),
     };
     count_put(shard, 1, run.bytes());
@@ -314,6 +356,92 @@ fn sys_flags(asked: i32, topic: &Topic) -> i32 {
     flags
 }
 
+/// How many messages an inner batch with these properties has; 0 for what is none. Source: store-format sheet 3.7.
+///
+/// # Errors
+/// INNER_NUM without the flag or that is no number of messages, the flag on a topic of plain queues, and what no inner batch can do
+/// (`elsewhere`): wait for a time or a commit, be in light queues.
+fn inner_messages(flags: i32, inner_num: Option<&str>, topic: &Topic, elsewhere: bool) -> Result<u16, BrokerError> {
+    let refused =
+        |what: String| Err(BrokerError::refused(code::MESSAGE_ILLEGAL, format!("the message is illegal: {what}")));
+    if flags & sys_flag::INNER_BATCH == 0 {
+        return match inner_num {
+            None => Ok(0),
+            Some(_) => refused("property INNER_NUM on what is no inner batch (sysFlag 0x80)".to_owned()),
+        };
+    }
+    if topic.form() != Form::Batch {
+        return refused(format!("an inner batch (sysFlag 0x80), and topic {} has not queue.type=BatchCQ", topic.name));
+    }
+    if elsewhere {
+        return refused("an inner batch cannot be delayed, half, or in light queues (INNER_MULTI_DISPATCH)".to_owned());
+    }
+    let count = inner_num.map_or(Some(1), |text| text.parse().ok()).filter(|n| (1..=BATCH_COUNT_MAX).contains(n));
+    match count {
+        Some(count) => Ok(count),
+        None => refused(format!("INNER_NUM is '{}', not from 1 to {BATCH_COUNT_MAX}", inner_num.unwrap_or_default())),
+    }
+}
+
+/// A batch for a topic of batch queues, named by its own key: stored as one record. Source: behaviour sheet 3.7.
+fn send_inner_batch(
+    shard: &Rc<Shard>,
+    req: &Request<'_>,
+    h: &SendMessage<'_>,
+    (topic, queue): (&Topic, u32),
+    props: &SendProps<'_>,
+) -> Result<Answer, BrokerError> {
+    let config = shard.config();
+    let items = message::batch_items(req.cmd.body);
+    let count = items.map(|item| item.map_err(|e| BrokerError::refused(code::MESSAGE_ILLEGAL, e.to_string())));
+    let count = count.collect::<Result<Vec<_>, _>>()?.len();
+    if count == 0 {
+        return Err(BrokerError::refused(code::MESSAGE_ILLEGAL, "the batch holds no message"));
+    }
+    let flags = sys_flags(h.sys_flag, topic) | sys_flag::NEED_UNWRAP | sys_flag::INNER_BATCH;
+    let number = count.to_string();
+    let messages = inner_messages(flags, Some(&number), topic, props.lights.is_some())?;
+    let Some(conn) = shard.conns.get(req.origin.conn) else { return Ok(Answer::Later) };
+    let mut dropped = SET_BY_BROKER.to_vec();
+    dropped.push(prop::INNER_NUM);
+    let text = message::without(h.properties, &dropped);
+    let mut more = shard.appends.stamp().to_owned();
+    message::push_property(&mut more, prop::INNER_NUM, &number);
+    let mut run = RunBuilder::new(shard, QueueKey { topic: topic.id, queue });
+    let record = NewRecord {
+        topic: &topic.name,
+        queue_id: queue,
+        flag: h.flag,
+        sys_flag: flags,
+        born_timestamp_ms: h.born_timestamp_ms,
+        born_host: req.origin.peer,
+        store_host: shard.store_host,
+        reconsume_times: h.reconsume_times,
+        prepared_transaction_offset: 0,
+        body: req.cmd.body,
+        properties: &text,
+        more_properties: &more,
+    };
+    let keys = KeyProps { indexed: config.index_enabled, ..props.keys };
+    let max = config.message_bytes_max;
+    run.record_late(&record, &keys, messages, &[]).map_err(|e| encode_refusal(e, max))?;
+    let pending = PendingSend {
+        conn,
+        opaque: req.origin.opaque,
+        oneway: req.origin.oneway,
+        queue_id: queue,
+        uniq_key: SmallVec::from_slice(props.keys.uniq_key.unwrap_or("").as_bytes()),
+        batch_lens: Box::default(),
+        recall: Box::default(),
+        batch_key: true,
+        held_bytes: run.bytes(),
+    };
+    count_put(shard, count, run.bytes());
+    pending.conn.hold(pending.held_bytes);
+    shard.append_send(run, pending, true, props.wait);
+    Ok(Answer::Later)
+}
+
 fn encode_refusal(e: EncodeError, max: usize) -> BrokerError {
     match e {
         EncodeError::Topic { .. } => BrokerError::refused(code::MESSAGE_ILLEGAL, e.to_string()),
@@ -322,6 +450,25 @@ fn encode_refusal(e: EncodeError, max: usize) -> BrokerError {
 }
 
 fn send_batch(
+    shard: &Rc<Shard>,
+    req: &Request<'_>,
+    h: &SendMessage<'_>,
+    topic: &Topic,
+    queue: u32,
+) -> Result<Answer, BrokerError> {
+    let outcome = try_batch(shard, req, h, topic, queue);
+    match (outcome, message::property(h.properties, prop::UNIQ_KEY)) {
+        // A refused inner batch is told by its key, too.
+        (Err(e), Some(key)) if topic.form() == Form::Batch => {
+            shard.counters.put_failed.set(shard.counters.put_failed.get() + 1);
+            let response = with_region(shard, crate::responses::of_error(&e));
+            Ok(Answer::Now(response.with("batchUniqId", key.to_owned())))
+        }
+        (outcome, _) => outcome,
+    }
+}
+
+fn try_batch(
     shard: &Rc<Shard>,
     req: &Request<'_>,
     h: &SendMessage<'_>,
@@ -342,6 +489,10 @@ fn send_batch(
     {
         return Err(illegal(config.message_bytes_max));
     }
+    if topic.form() == Form::Batch && props.keys.uniq_key.is_some() {
+        return send_inner_batch(shard, req, h, (topic, queue), &props);
+    }
+    inner_messages(h.sys_flag, None, topic, true)?;
     let Some(conn) = shard.conns.get(req.origin.conn) else { return Ok(Answer::Later) };
     let mut run = RunBuilder::new(shard, QueueKey { topic: topic.id, queue });
     for item in message::batch_items(req.cmd.body) {
@@ -360,6 +511,7 @@ fn send_batch(
             properties: item.properties,
             more_properties: "",
         };
+        light::check_item(&config, item.properties)?;
         let mut keys = KeyProps::of(item.properties, config.index_enabled);
         keys.delay_level = 0;
         run.record(&record, &keys).map_err(|e| encode_refusal(e, config.message_bytes_max))?;
@@ -379,6 +531,7 @@ fn send_batch(
         uniq_key: SmallVec::from_slice(props.keys.uniq_key.unwrap_or("").as_bytes()),
         batch_lens: run.lens().into(),
         recall: Box::default(),
+        batch_key: false,
         held_bytes: run.bytes(),
     };
     count_put(shard, run.lens().len(), run.bytes());
@@ -418,9 +571,12 @@ pub fn answer(shard: &Rc<Shard>, send: PendingSend, outcome: Result<Receipt, Ref
                 (Cow::Borrowed(prop::MSG_REGION), Value::Str(Cow::Borrowed(&config.region_id))),
                 (Cow::Borrowed(prop::TRACE_ON), Value::Bool(config.trace_on)),
                 (Cow::Borrowed("transactionId"), Value::Str(Cow::Borrowed(uniq))),
-                (Cow::Borrowed("recallHandle"), Value::Str(Cow::Borrowed(&send.recall))),
+                match send.batch_key {
+                    true => (Cow::Borrowed("batchUniqId"), Value::Str(Cow::Borrowed(uniq))),
+                    false => (Cow::Borrowed("recallHandle"), Value::Str(Cow::Borrowed(&send.recall))),
+                },
             ];
-            let ext = match (uniq.is_empty(), send.recall.is_empty()) {
+            let ext = match (uniq.is_empty(), send.recall.is_empty() && !send.batch_key) {
                 (true, _) => &ext[..5],
                 (false, true) => &ext[..6],
                 (false, false) => &ext[..],

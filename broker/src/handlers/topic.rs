@@ -15,6 +15,7 @@ use uringmq_proto::command::Response;
 use uringmq_proto::fastjson;
 use uringmq_proto::headers::Header;
 use uringmq_proto::headers::topic::{CreateTopic, GetAllTopicConfig, GetTopicConfig, TopicOnly};
+use uringmq_proto::names;
 
 fn refused(e: TopicError) -> BrokerError {
     BrokerError::refused(e.code(), e.to_string())
@@ -95,8 +96,13 @@ async fn pop_retry_topics(shard: &Rc<Shard>, topic: &str) -> Vec<Arc<str>> {
 /// 351.
 pub fn topic_config(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError> {
     let h = GetTopicConfig::decode(req.cmd)?;
-    let topic = shard.topic(h.topic).ok_or_else(|| BrokerError::NoTopic(h.topic.to_owned()))?;
-    Ok(json_answer(&TopicConfigAndMapping { mapping_detail: None, config: topic.config.clone() }))
+    let config = match shard.topic(h.topic) {
+        Some(topic) => topic.config.clone(),
+        // In no table, and as good as there.
+        None if shard.config().light_queues() && names::is_light_queue(h.topic) => TopicConfig::new(h.topic, 1),
+        None => return Err(BrokerError::NoTopic(h.topic.to_owned())),
+    };
+    Ok(json_answer(&TopicConfigAndMapping { mapping_detail: None, config }))
 }
 
 /// 21.

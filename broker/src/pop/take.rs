@@ -1,6 +1,7 @@
 //! A pop on the owner of queues. Of each queue one pop of a group is under way at a time: it looks from the group's offset on, stores the
 //! check point of what it found, and only then moves the offset. Source: behaviour sheet 9.2.
 use crate::error::BrokerError;
+use crate::handlers::offset::base_at;
 use crate::pop::{Busy, count};
 use crate::requests::Origin;
 use crate::shard::Shard;
@@ -14,6 +15,7 @@ use uringmq_proto::body::pop::CheckPoint;
 use uringmq_proto::receipt::Source;
 use uringmq_proto::types::{QueueKey, QueueOffset};
 use uringmq_store::StoreError;
+use uringmq_store::consume_queue::Form;
 
 /// Looks at one queue, should the group's offset lie outside it.
 const LOOKS: usize = 3;
@@ -64,6 +66,8 @@ pub struct Part {
     /// Where the pop began to look.
     pub start: i64,
     pub positions: Positions,
+    /// In the records there.
+    pub messages: u64,
     /// Of an ordered pop: how often each was given before, and the least when all were.
     pub counts: Option<(BTreeMap<i64, i32>, i32)>,
 }
@@ -86,7 +90,7 @@ pub struct Taken {
 
 impl Taken {
     pub fn count(&self) -> usize {
-        self.parts.iter().map(|part| part.positions.len()).sum()
+        self.parts.iter().map(|part| part.messages as usize).sum()
     }
 }
 
@@ -155,6 +159,7 @@ impl Shard {
             return Ok(0);
         }
         for _ in 0..LOOKS {
+            offset = self.whole(key, offset).await?;
             let look = self.look(&pull_of(ask, key, offset, want)).await?;
             let outside = matches!(
                 look.status,
@@ -190,8 +195,9 @@ impl Shard {
         look: Look,
         parts: &mut Vec<Part>,
     ) -> Result<(), BrokerError> {
-        let (source, queue, positions) = (target.source, target.queue, look.positions);
-        let mut part = Part { source, queue, start, positions, counts: None };
+        let (source, queue) = (target.source, target.queue);
+        let (positions, messages) = (look.positions, look.messages);
+        let mut part = Part { source, queue, start, positions, messages, counts: None };
         if ask.mode == Mode::Ordered {
             let (of, offsets) = ((target.key(), &ask.group.name), part.offsets().collect());
             let counts = self.pop.orders.give(of, ask.attempt.as_deref(), (ask.pop_ms, ask.invisible_ms), offsets);
@@ -217,10 +223,17 @@ impl Shard {
             gathered.stored().await?;
             count(&self.pop.popped, part.positions.len());
         }
-        let messages = self.counters.get_messages.get();
-        self.counters.get_messages.set(messages + part.positions.len() as u64);
+        self.counters.get_messages.set(self.counters.get_messages.get() + messages);
         parts.push(part);
         Ok(())
+    }
+
+    /// The offset where the record begins that holds this one.
+    async fn whole(&self, key: QueueKey, offset: i64) -> Result<i64, BrokerError> {
+        match self.queues.get(key).filter(|queue| queue.cq.form() == Form::Batch) {
+            Some(queue) => Ok(base_at(&queue, offset.max(0) as u64).await?.map_or(offset, |base| base as i64)),
+            None => Ok(offset),
+        }
     }
 
     /// Where the group goes on, or would begin. Changes nothing.

@@ -15,6 +15,7 @@ use uringmq_proto::record::{self, EncodeError, NewRecord, Record};
 use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset};
 use uringmq_remoting::connection::Conn;
 use uringmq_store::StoreError;
+use uringmq_store::consume_queue::Form;
 use uringmq_store::dispatch;
 
 /// A group is pushed when it holds so much, or at the end of the turn.
@@ -23,6 +24,8 @@ const GROUP_BYTES: usize = 256 * 1024;
 pub const IN_FLIGHT_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// A fresh buffer; one that grew is kept as it is.
 const BUFFER_BYTES: usize = 64 * 1024;
+/// Digits of the largest queue offset.
+const NUMBER_CHARS_MAX: usize = 20;
 /// Buffers kept for reuse.
 const SPARE_BUFFERS: usize = 64;
 
@@ -38,6 +41,18 @@ pub struct RecordMeta {
     pub hash_count: u16,
 }
 
+/// What of a record's properties only the writer can say, at their end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Late {
+    /// Bytes that the record holds free for it; 0 when there is nothing to say.
+    pub reserved: u32,
+    /// Messages of an inner batch; 0 for any other record.
+    pub messages: u16,
+    /// The light queues that it is in, too: `lights[first_light..first_light + light_count]` of the group.
+    pub first_light: u32,
+    pub light_count: u16,
+}
+
 /// Records that stay together (one message, or a client batch).
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
@@ -50,6 +65,8 @@ pub struct Run {
     pub record_count: u32,
     pub at: u32,
     pub bytes: u32,
+    /// Of its only record.
+    pub late: Late,
 }
 
 /// All records that one shard sends to the writer in one message.
@@ -60,6 +77,8 @@ pub struct AppendGroup {
     pub lens: Vec<u32>,
     pub records: Vec<RecordMeta>,
     pub hashes: Vec<u32>,
+    /// Light queues of all runs, and the offsets there, which the writer gives.
+    pub lights: Vec<(QueueKey, QueueOffset)>,
     pub runs: Vec<Run>,
     pub stamps: Stamps,
 }
@@ -134,6 +153,8 @@ pub struct PendingSend {
     pub batch_lens: Box<[u32]>,
     /// Of a message that waits for its time; empty otherwise.
     pub recall: Box<str>,
+    /// A batch stored as one record: it is answered with its key.
+    pub batch_key: bool,
     pub held_bytes: usize,
 }
 
@@ -193,6 +214,7 @@ impl Appends {
             lens: Vec::with_capacity(64),
             records: Vec::with_capacity(64),
             hashes: Vec::with_capacity(128),
+            lights: Vec::new(),
             runs: Vec::with_capacity(64),
         })
     }
@@ -258,6 +280,7 @@ impl<'s> RunBuilder<'s> {
     pub fn new(shard: &'s Shard, key: QueueKey) -> Self {
         let appends = &shard.appends;
         let group = appends.group.borrow_mut().take().unwrap_or_else(|| appends.new_group(shard.id));
+        let late = Late { first_light: group.lights.len() as u32, ..Late::default() };
         let start = Run {
             token: 0,
             key,
@@ -267,6 +290,7 @@ impl<'s> RunBuilder<'s> {
             record_count: 0,
             at: group.bytes.len() as u32,
             bytes: 0,
+            late,
         };
         RunBuilder { appends, group: Some(group), start }
     }
@@ -296,6 +320,37 @@ impl<'s> RunBuilder<'s> {
         Ok(())
     }
 
+    /// As `record`, for a run's only record that is an inner batch of so many messages (0: it is none) or in these light queues, too: the
+    /// writer puts the numbers behind its properties.
+    pub fn record_late(
+        &mut self,
+        r: &NewRecord<'_>,
+        keys: &KeyProps<'_>,
+        messages: u16,
+        lights: &[QueueKey],
+    ) -> Result<(), EncodeError> {
+        if messages == 0 && lights.is_empty() {
+            return self.record(r, keys);
+        }
+        let property = |name: &str, numbers: usize| name.len() + 2 + numbers * (NUMBER_CHARS_MAX + 1);
+        let mut reserved = 0;
+        if messages > 0 {
+            reserved += property(prop::INNER_BASE, 1);
+        }
+        if !lights.is_empty() {
+            reserved += property(prop::INNER_MULTI_QUEUE_OFFSET, lights.len());
+        }
+        let mut more = r.more_properties.to_owned();
+        more.extend(std::iter::repeat_n(message::VALUE_END, reserved));
+        self.record(&NewRecord { more_properties: &more, ..*r }, keys)?;
+        let group = self.group();
+        let first_light = group.lights.len() as u32;
+        group.lights.extend(lights.iter().map(|key| (*key, QueueOffset(0))));
+        let light_count = lights.len() as u16;
+        self.start.late = Late { reserved: reserved as u32, messages, first_light, light_count };
+        Ok(())
+    }
+
     pub fn bytes(&self) -> usize {
         self.start.bytes as usize
     }
@@ -315,8 +370,10 @@ impl<'s> RunBuilder<'s> {
         }
         group.runs.push(run);
         let (at, first_record) = (group.bytes.len() as u32, group.records.len() as u32);
+        let first_light = group.lights.len() as u32;
         self.start.at = at; // nothing to take back in drop
         self.start.first_record = first_record;
+        self.start.late.first_light = first_light;
         at as usize >= GROUP_BYTES
     }
 }
@@ -324,10 +381,12 @@ impl<'s> RunBuilder<'s> {
 impl Drop for RunBuilder<'_> {
     fn drop(&mut self) {
         let (at, first_record) = (self.start.at as usize, self.start.first_record as usize);
+        let first_light = self.start.late.first_light as usize;
         let group = self.group();
         group.bytes.truncate(at);
         group.records.truncate(first_record);
         group.lens.truncate(first_record);
+        group.lights.truncate(first_light);
         *self.appends.group.borrow_mut() = self.group.take();
     }
 }
@@ -399,7 +458,11 @@ impl Shard {
     /// Leaves one message of broker code in the shard's current group. The caller owes a `push_appends` before it waits.
     pub fn gather(&self, m: &NewMessage<'_>) -> Result<Gathered, StoreError> {
         let key = QueueKey { topic: m.topic.id, queue: m.queue };
-        let keys = KeyProps::of(m.properties, true);
+        // A copy of what was in light queues is told its own numbers, or none.
+        let told = m.properties.contains(prop::INNER_MULTI_QUEUE_OFFSET);
+        let stripped = told.then(|| message::without(m.properties, &[prop::INNER_MULTI_QUEUE_OFFSET]));
+        let properties = stripped.as_deref().unwrap_or(m.properties);
+        let keys = KeyProps::of(properties, true);
         let record = NewRecord {
             topic: &m.topic.name,
             queue_id: m.queue,
@@ -411,13 +474,15 @@ impl Shard {
             reconsume_times: m.reconsume_times,
             prepared_transaction_offset: m.prepared_transaction_offset,
             body: m.body,
-            properties: m.properties,
+            properties,
             more_properties: "",
         };
+        let lights = crate::handlers::light::keys_of(self, m);
+        let messages = dispatch::inner_count(m.sys_flag, m.properties).filter(|_| m.topic.form() == Form::Batch);
         let (tx, rx) = flume::bounded(1);
         let mut run = RunBuilder::new(self, key);
-        run.record(&record, &keys).map_err(|_| StoreError::TooLarge {
-            bytes: m.properties.len() + m.topic.name.len(),
+        run.record_late(&record, &keys, messages.unwrap_or(0), &lights).map_err(|_| StoreError::TooLarge {
+            bytes: properties.len() + m.topic.name.len(),
             max: record::PROPERTIES_BYTES_MAX,
         })?;
         if run.finish(Pending::Wait(tx), true, m.wait_durable) {

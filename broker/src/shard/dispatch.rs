@@ -12,7 +12,7 @@ use tracing::{debug, error, warn};
 use uringmq_proto::message::sys_flag;
 use uringmq_proto::record;
 use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset, TopicId};
-use uringmq_store::consume_queue::{Appended, Entry as QueueEntry};
+use uringmq_store::consume_queue::{Appended, Entry as QueueEntry, Form};
 use uringmq_store::dispatch;
 
 /// Bytes read at a time while catching up.
@@ -22,6 +22,8 @@ pub struct Cursor {
     at: Cell<u64>,
     /// Start of the last record dispatched, and its store time: what a checkpoint may claim.
     last: Cell<(PhyOffset, i64)>,
+    /// Records that start below are in the key index.
+    indexed: Cell<u64>,
     catching_up: Cell<bool>,
     /// Hints that came while catching up.
     waiting: RefCell<VecDeque<Arc<Committed>>>,
@@ -33,6 +35,7 @@ impl Cursor {
         Cursor {
             at: Cell::new(at.0),
             last: Cell::new((PhyOffset(0), last_store_timestamp_ms)),
+            indexed: Cell::new(at.0),
             catching_up: Cell::new(false),
             waiting: RefCell::default(),
             moved: Event::default(),
@@ -55,6 +58,7 @@ pub fn entry_of(d: &dispatch::Dispatch<'_>, topic: TopicId, hash_from: u32, hash
         bytes: d.bytes,
         tags_code: d.tags_code,
         store_timestamp_ms: d.store_timestamp_ms,
+        count: d.messages(),
         numbered: d.queued && d.sys_flag & sys_flag::TRANSACTION_PREPARED == 0,
         hash_from,
         hash_count,
@@ -113,6 +117,7 @@ impl Shard {
             self.dispatch_one(e, hashes, &mut woken);
         }
         cursor.at.set(c.to.0);
+        cursor.indexed.set(cursor.indexed.get().max(c.to.0));
         if let Some(e) = c.entries.last() {
             cursor.last.set((e.phy, e.store_timestamp_ms));
         }
@@ -127,7 +132,7 @@ impl Shard {
     }
 
     fn dispatch_one(&self, e: &Entry, hashes: &[u32], woken: &mut Vec<QueueKey>) {
-        if let Some(index) = &self.index {
+        if let Some(index) = self.index.as_ref().filter(|_| e.phy.0 >= self.dispatch.indexed.get()) {
             for h in hashes {
                 index.put(*h, e.phy, e.store_timestamp_ms);
             }
@@ -141,7 +146,11 @@ impl Shard {
         if e.queue_offset.0 > 0 && self.follows() {
             queue.cq.begin_at(e.queue_offset); // what was before is older than this slave's log
         }
-        let entry = QueueEntry { phy: e.phy, bytes: e.bytes, tags_code: e.tags_code };
+        let entry = QueueEntry::new(e.phy, e.bytes, e.tags_code);
+        let entry = match queue.cq.form() {
+            Form::Plain => entry,
+            Form::Batch => QueueEntry { count: e.count, stored_ms: e.store_timestamp_ms, ..entry },
+        };
         match queue.cq.append(e.queue_offset, entry) {
             Appended::Done => {
                 queue.touch(woken);
@@ -152,6 +161,15 @@ impl Shard {
                 error!(topic = %queue.topic.name, queue = e.key.queue, at = %e.queue_offset, %expected, "queue offset gap");
             }
         }
+    }
+
+    /// Goes through the log once more, for queues that have to be made anew; to the others all is known. No checkpoint claims anything until it
+    /// is through.
+    pub(super) fn dispatch_again(self: &Rc<Self>) {
+        self.dispatch.at.set(self.marks.min().0);
+        let (_, store_timestamp_ms) = self.dispatch.last.get();
+        self.dispatch.last.set((PhyOffset(0), store_timestamp_ms));
+        self.start_catch_up();
     }
 
     /// Reads the log from the cursor to the readable mark; also called by the shard's timer, should the last hint have been thinned.
@@ -175,6 +193,7 @@ impl Shard {
     }
 
     async fn catch_up(self: &Rc<Self>) {
+        let light = self.config.borrow().light_queues();
         loop {
             let limit = self.marks.readable();
             // A slave that had nothing begins where its master's last segment does.
@@ -190,8 +209,12 @@ impl Shard {
                     return;
                 }
             };
+            if self.dispatch.at() != at {
+                continue; // it begins again
+            }
             let mut woken = self.queues.touched();
             let mut hashes = Vec::new();
+            let mut last = self.dispatch.last.get();
             let walked = dispatch::walk(&bytes, at, self.appends.delay_levels_ms(), false, |d| {
                 let topics = self.topics.borrow().clone();
                 let Some(topic) = topics.stored(d.topic) else { return };
@@ -201,12 +224,26 @@ impl Shard {
                 }
                 let e = entry_of(&d, topic.id, 0, 0);
                 self.dispatch_one(&e, &hashes, &mut woken);
-                self.dispatch.last.set((e.phy, e.store_timestamp_ms));
+                if light {
+                    dispatch::light_places(&d, |d| {
+                        let Some(topic) = topics.stored(d.topic) else { return };
+                        self.dispatch_one(&entry_of(&d, topic.id, 0, 0), &[], &mut woken);
+                    });
+                }
+                last = (e.phy, e.store_timestamp_ms);
             });
             self.wake_held(woken);
             self.ring_timers();
             match walked {
-                Ok(to) if to > at => self.dispatch.at.set(to.0.min(limit.0)),
+                Ok(to) if to > at => {
+                    let to = to.0.min(limit.0);
+                    self.dispatch.at.set(to);
+                    let indexed = self.dispatch.indexed.get();
+                    self.dispatch.indexed.set(indexed.max(to));
+                    if to >= indexed {
+                        self.dispatch.last.set(last);
+                    }
+                }
                 Ok(_) => {
                     warn!(shard = self.id, %at, bytes = bytes.len(), "catch-up made no progress");
                     return;

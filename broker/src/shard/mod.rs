@@ -229,8 +229,12 @@ impl Shard {
             Msg::Retry(f) => self.on_retry(*f),
             Msg::Topics(t) => {
                 let gone = self.queues.drop_deleted(&t);
+                let rebuild = self.follows() && self.queues.drop_changed(&t);
                 self.offsets.drop_deleted(&t);
                 *self.topics.borrow_mut() = t;
+                if rebuild {
+                    self.dispatch_again();
+                }
                 // A topic made anew starts at 0, and this tells whoever waits for the old one (known fault F05).
                 gone.iter().for_each(|queue| self.release_held(queue));
                 self.rung(None);

@@ -97,7 +97,7 @@ impl PullStatus {
     }
 }
 
-/// Place in the log, size, and the how many-th entry from the first looked at.
+/// Place in the log, size, and how far its (first) message is from the offset that was looked from.
 pub type Positions = SmallVec<[(PhyOffset, u32, u32); 32]>;
 
 /// owner of the queue -> shard of the connection.
@@ -121,11 +121,13 @@ pub struct Look {
     /// The reader is so far behind that a slave should serve it.
     slow: bool,
     pub positions: Positions,
+    /// In the records at these positions: more than one in an inner batch.
+    pub messages: u64,
 }
 
 impl Look {
     fn nothing(status: PullStatus, next: i64) -> Self {
-        Look { status, next, slow: false, positions: Positions::new() }
+        Look { status, next, slow: false, positions: Positions::new(), messages: 0 }
     }
 }
 
@@ -268,22 +270,27 @@ impl Shard {
         let config = self.config.borrow();
         let log_min = self.marks.min();
         let mut positions = Positions::new();
-        let mut bytes = 0usize;
+        let (mut bytes, mut messages) = (0usize, 0usize);
         let mut next = from;
+        let mut last = None;
         for (index, e) in entries.iter().enumerate() {
-            if positions.len() >= (ask.max_count as usize).max(1) {
+            // A record is given whole, the first one however many messages it holds.
+            let count = messages + e.count as usize;
+            if !positions.is_empty() && count > (ask.max_count as usize).max(1) {
                 break;
             }
             if e.phy >= log_min && !e.is_hole() && matches(index, e)? {
                 let caps = self.caps(&config, e.phy);
-                let over = positions.len() >= caps.count || bytes + e.bytes as usize > caps.bytes;
+                let over = count > caps.count || bytes + e.bytes as usize > caps.bytes;
                 if over && !positions.is_empty() {
                     break;
                 }
-                positions.push((e.phy, e.bytes, index as u32));
+                positions.push((e.phy, e.bytes, (e.base as i64 - from).max(0) as u32));
                 bytes += e.bytes as usize;
+                messages = count;
             }
-            next += 1;
+            next = e.end() as i64;
+            last = Some(e);
         }
         let status = if !positions.is_empty() {
             PullStatus::Found
@@ -292,8 +299,8 @@ impl Shard {
         } else {
             PullStatus::NoMatchedMessage
         };
-        let slow = entries.get((next - from - 1).max(0) as usize).is_some_and(|e| !self.is_hot(&config, e.phy));
-        Some(Look { status, next, slow, positions })
+        let slow = last.is_some_and(|e| !self.is_hot(&config, e.phy));
+        Some(Look { status, next, slow, positions, messages: messages as u64 })
     }
 
     /// Whom the client had better ask next. Where slaves are not read it is always the master. A slave sends whoever is in step back to
@@ -432,7 +439,7 @@ impl Shard {
             sys_flags: ask.sys_flags,
         };
         if look.status == PullStatus::Found {
-            self.counters.get_messages.set(self.counters.get_messages.get() + found.positions.len() as u64);
+            self.counters.get_messages.set(self.counters.get_messages.get() + look.messages);
         } else {
             self.counters.get_missed.set(self.counters.get_missed.get() + 1);
         }

@@ -7,12 +7,12 @@ use crate::{ConsumeQueue, Io};
 use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use tracing::warn;
 use uringmq_proto::types::{QueueKey, QueueOffset};
-use uringmq_store::consume_queue::Entry;
+use uringmq_store::StoreConfig;
+use uringmq_store::consume_queue::{Bounds, Entry, Form};
 use uringmq_store::open::QueueState;
 
 pub struct Queue {
@@ -42,9 +42,7 @@ impl Queue {
 
 pub struct Queues {
     io: Io,
-    /// `<root>/consumequeue`.
-    dir: PathBuf,
-    file_bytes: u64,
+    store: StoreConfig,
     table: RefCell<HashMap<QueueKey, Rc<Queue>>>,
     spare: RefCell<Vec<Vec<QueueKey>>>,
     /// Queues that (may) have held pulls.
@@ -55,11 +53,10 @@ pub struct Queues {
 }
 
 impl Queues {
-    pub fn new(io: Io, dir: PathBuf, file_bytes: u64) -> Self {
+    pub fn new(io: Io, store: StoreConfig) -> Self {
         Queues {
             io,
-            dir,
-            file_bytes,
+            store,
             table: RefCell::default(),
             spare: RefCell::default(),
             holding: RefCell::default(),
@@ -78,15 +75,16 @@ impl Queues {
             };
             let key = QueueKey { topic: topic.id, queue: s.queue };
             if placement::owner(key, shards) == me {
-                let queue = self.make(key, topic.clone(), (s.min, s.max), &s.pending);
+                let queue = self.make(key, topic.clone(), s.form, s.bounds, &s.pending);
                 table.insert(key, Rc::new(queue));
             }
         }
     }
 
-    fn make(&self, key: QueueKey, topic: Arc<Topic>, bounds: (QueueOffset, QueueOffset), pending: &[Entry]) -> Queue {
-        let dir = self.dir.join(&*topic.name).join(key.queue.to_string());
-        let cq = ConsumeQueue::with_pending(self.io.clone(), dir, self.file_bytes, bounds, pending);
+    fn make(&self, key: QueueKey, topic: Arc<Topic>, form: Form, bounds: Bounds, pending: &[Entry]) -> Queue {
+        let dir = self.store.root.join(form.dir()).join(&*topic.name).join(key.queue.to_string());
+        let cq =
+            ConsumeQueue::with_pending(form, self.io.clone(), dir, self.store.file_bytes_of(form), bounds, pending);
         Queue { key, topic, cq, held: RefCell::default(), pollers: RefCell::default(), touched: Cell::new(false) }
     }
 
@@ -101,7 +99,8 @@ impl Queues {
             return Some(q.clone());
         }
         let topic = topics.by_id(key.topic)?.clone();
-        let queue = Rc::new(self.make(key, topic, (QueueOffset(0), QueueOffset(0)), &[]));
+        let form = topic.form();
+        let queue = Rc::new(self.make(key, topic, form, Bounds::empty(form, QueueOffset(0)), &[]));
         self.table.borrow_mut().insert(key, queue.clone());
         Some(queue)
     }
@@ -156,6 +155,15 @@ impl Queues {
             .detach();
         }
         gone
+    }
+
+    /// A slave got records of a topic before its configuration, and the topic has the other kind of queues: those made meanwhile are dropped.
+    /// Their files stay for the next start, which builds the queues anew should this process not come to it. True when there were any.
+    pub fn drop_changed(&self, topics: &TopicTable) -> bool {
+        let mut table = self.table.borrow_mut();
+        let before = table.len();
+        table.retain(|key, queue| topics.by_id(key.topic).is_none_or(|topic| topic.form() == queue.cq.form()));
+        table.len() < before
     }
 
     /// Resolves when the files of all queues dropped so far are gone.

@@ -271,7 +271,7 @@ pub fn files_of(config: &BrokerConfig) -> TimerFiles {
 /// The log that was opened was cut: what timers had enqueued of the messages behind goes too. Before any shard.
 pub async fn cut(io: &Io, files: &TimerFiles, opened: &Opened) -> Result<(), StoreError> {
     let queue = opened.queues.iter().find(|queue| queue.topic == names::WHEEL_TIMER_TOPIC && queue.queue == 0);
-    let queue_end = queue.map_or(0, |queue| queue.max.0);
+    let queue_end = queue.map_or(0, |queue| queue.bounds.max.0);
     files::cut(io, files, &persist::path(&files.root, CHECK_FILE), opened.end, queue_end).await
 }
 

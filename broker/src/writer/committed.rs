@@ -22,6 +22,8 @@ pub struct Entry {
     pub bytes: u32,
     pub tags_code: i64,
     pub store_timestamp_ms: i64,
+    /// Messages in it: more than one in an inner batch.
+    pub count: u16,
     /// False for prepared and rollback records.
     pub numbered: bool,
     pub hash_from: u32,

@@ -19,6 +19,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use uringmq_proto::record;
 use uringmq_proto::types::PhyOffset;
+use uringmq_store::consume_queue::Form;
+use uringmq_store::dispatch::Dispatch;
 use uringmq_store::turn::Turn;
 use uringmq_store::{StoreError, dispatch};
 
@@ -128,12 +130,21 @@ impl Copier {
 
     /// Checks the whole records of `buffer` and sees that every topic they name is known; gives the end of the last one.
     async fn look(&self, shard: &Rc<Shard>, from: u64, buffer: &[u8]) -> Result<u64, StoreError> {
-        let mut unknown: BTreeMap<String, u32> = BTreeMap::new();
+        let mut unknown: BTreeMap<String, (u32, Form)> = BTreeMap::new();
         let topics = shard.topics.borrow().clone();
+        let light = shard.config.borrow().light_queues();
         let to = dispatch::walk(buffer, PhyOffset(from), shard.appends.delay_levels_ms(), true, |d| {
-            if d.queued && topics.stored(d.topic).is_none() {
-                let queues = unknown.entry(d.topic.to_owned()).or_default();
-                *queues = (*queues).max(d.queue.saturating_add(1));
+            let mut look = |d: Dispatch<'_>| {
+                if d.queued && topics.stored(d.topic).is_none() {
+                    let (queues, form) = unknown.entry(d.topic.to_owned()).or_default();
+                    *queues = (*queues).max(d.queue.saturating_add(1));
+                    // Until the master's table comes, an inner batch alone tells what the topic is.
+                    *form = if d.count.is_some() { Form::Batch } else { *form };
+                }
+            };
+            look(d);
+            if light {
+                dispatch::light_places(&d, look);
             }
         })?;
         if !unknown.is_empty() {
@@ -168,6 +179,7 @@ impl Copier {
         if readable.0 == before {
             return;
         }
+        let light = shard.config.borrow().light_queues();
         let (mut entries, mut hashes) = (Vec::new(), Vec::new());
         let topics = shard.topics.borrow().clone();
         let walked = dispatch::walk(&buffer, PhyOffset(from), shard.appends.delay_levels_ms(), false, |d| {
@@ -175,6 +187,12 @@ impl Copier {
             let hash_from = hashes.len();
             record::index_key_hashes(d.topic, d.properties, d.sys_flag, |hash| hashes.push(hash));
             entries.push(entry_of(&d, topic.id, hash_from as u32, (hashes.len() - hash_from) as u16));
+            if light {
+                dispatch::light_places(&d, |d| {
+                    let Some(topic) = topics.stored(d.topic) else { return };
+                    entries.push(entry_of(&d, topic.id, 0, 0));
+                });
+            }
         });
         walked.expect("these records were walked before they were written");
         let bytes = buffer.len() as u32;

@@ -26,6 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tracing::error;
+use uringmq_proto::message::{self, prop};
+use uringmq_proto::record;
 use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset};
 use uringmq_store::StoreError;
 use uringmq_store::io::glommio::{OpKind, OpLog};
@@ -124,16 +126,29 @@ impl Waiting {
         let index = self.groups.len() as u32;
         self.groups.push(group);
         let group = self.groups.last_mut().expect("just pushed");
-        for (n, run) in group.runs.iter().enumerate() {
-            let Run { at, bytes, first_record, record_count, .. } = *run;
+        let from = group.from;
+        for n in 0..group.runs.len() {
+            if group.runs[n].late.reserved > 0 {
+                finish(log, group, n);
+            }
+            let run = &group.runs[n];
+            let Run { at, bytes, first_record, record_count, late, .. } = *run;
             let records = &mut group.bytes[at as usize..(at + bytes) as usize];
             let lens = &group.lens[first_record as usize..(first_record + record_count) as usize];
+            let count = match (run.numbered, late.messages) {
+                (false, _) => 0,
+                (true, 0) => record_count as u64,
+                (true, messages) => messages as u64,
+            };
             let outcome = match full {
                 true => Err(Refusal::DiskFull),
-                false => log.place(run.key, run.numbered, records, lens).map_err(|e| Refusal::of(&e)),
+                false => log.place_counted((run.key, count), records, lens).map_err(|e| Refusal::of(&e)),
             };
             match outcome {
                 Ok(p) => {
+                    for (key, at) in &group.lights[late.first_light as usize..][..late.light_count as usize] {
+                        assert_eq!(log.take_offsets(*key, 1), at.0, "as its record says");
+                    }
                     let receipt = Receipt {
                         phy: p.phy,
                         queue_offset: p.queue_offset,
@@ -142,7 +157,7 @@ impl Waiting {
                     };
                     self.placed.push((index, n as u32, receipt));
                 }
-                Err(e) => self.refused.push((group.from, run.token, e)),
+                Err(e) => self.refused.push((from, run.token, e)),
             }
         }
     }
@@ -216,6 +231,7 @@ impl Waiting {
         for &(g, r, receipt) in &self.placed {
             let group = &self.groups[g as usize];
             let run = &group.runs[r as usize];
+            let count = run.late.messages.max(1);
             let mut phy = receipt.phy;
             for (n, meta) in group.records[run.first_record as usize..][..run.record_count as usize].iter().enumerate()
             {
@@ -227,11 +243,17 @@ impl Waiting {
                     bytes: meta.bytes,
                     tags_code,
                     store_timestamp_ms: receipt.store_timestamp_ms,
+                    count,
                     numbered: run.numbered,
                     hash_from: hash_base[g as usize] + meta.hash_from,
                     hash_count: meta.hash_count,
                 });
                 phy = phy + meta.bytes as u64;
+            }
+            let of_record = entries.len();
+            for (key, at) in &group.lights[run.late.first_light as usize..][..run.late.light_count as usize] {
+                let record = entries[of_record - 1];
+                entries.push(Entry { key: *key, queue_offset: *at, count: 1, hash_count: 0, ..record });
             }
             match spans.last_mut() {
                 Some(s)
@@ -251,6 +273,27 @@ impl Waiting {
         }
         Committed { since: Instant::now(), from, to, spans, entries, hashes }
     }
+}
+
+/// Writes into a run's record what only the writer knows of its properties: the first number of an inner batch, the numbers in its light
+/// queues. They are taken once it is placed.
+fn finish(log: &Log, group: &mut AppendGroup, n: usize) {
+    let run = &mut group.runs[n];
+    let late = run.late;
+    let mut text = String::with_capacity(late.reserved as usize);
+    if late.messages > 0 {
+        message::push_property(&mut text, prop::INNER_BASE, &log.next(run.key).0.to_string());
+    }
+    let lights = &mut group.lights[late.first_light as usize..][..late.light_count as usize];
+    if !lights.is_empty() {
+        lights.iter_mut().for_each(|(key, at)| *at = log.next(*key));
+        let numbers: Vec<String> = lights.iter().map(|(_, at)| at.0.to_string()).collect();
+        message::push_property(&mut text, prop::INNER_MULTI_QUEUE_OFFSET, &numbers.join(","));
+    }
+    let record = &mut group.bytes[run.at as usize..(run.at + run.bytes) as usize];
+    run.bytes = record::finish(record, late.reserved as usize, &text) as u32;
+    group.lens[run.first_record as usize] = run.bytes;
+    group.records[run.first_record as usize].bytes = run.bytes;
 }
 
 /// The writer's loop; ends when stopped and the inbox is empty.

@@ -19,6 +19,9 @@ pub struct ConsumerOffsetTable {
     pub group_topic_map: BTreeMap<String, Vec<String>>,
     #[serde(deserialize_with = "nullable")]
     pub offset_table: BTreeMap<String, QueueOffsets>,
+    /// Of groups with light queues' names (`lmqConsumerOffset.json` only): the offset in queue 0.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "BTreeMap::is_empty")]
+    pub lmq_offset_table: BTreeMap<String, i64>,
     /// Offsets of pulls that carried no commit; not read back at start.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "BTreeMap::is_empty")]
     pub pull_offset_table: BTreeMap<String, QueueOffsets>,
@@ -27,10 +30,11 @@ pub struct ConsumerOffsetTable {
 impl ConsumerOffsetTable {
     /// `topic@group`, queue and offset of each row; rows of negative queues are left out.
     pub fn rows(&self) -> impl Iterator<Item = (&str, u32, i64)> + Clone {
-        self.offset_table.iter().flat_map(|(name, queues)| {
+        let plain = self.offset_table.iter().flat_map(|(name, queues)| {
             let queues = queues.iter().filter_map(|(queue, at)| Some((u32::try_from(*queue).ok()?, *at)));
             queues.map(move |(queue, at)| (name.as_str(), queue, at))
-        })
+        });
+        plain.chain(self.lmq_offset_table.iter().map(|(name, at)| (name.as_str(), 0, *at)))
     }
 }
 

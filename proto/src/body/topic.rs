@@ -11,6 +11,10 @@ text_enum! {
     }
 }
 
+/// The attribute that says which kind of queues a topic has, and its value for batch queues. Source: store-format sheet 4.9.
+pub const QUEUE_TYPE: &str = "queue.type";
+pub const QUEUE_TYPE_BATCH: &str = "BatchCQ";
+
 /// Version of a table; two are the same only if all three match. Ordered by state version, counter, timestamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

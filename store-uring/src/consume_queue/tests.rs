@@ -15,7 +15,7 @@ fn queue(io: &SimIo, min: u64, max: u64) -> ConsumeQueue<SimIo> {
     ConsumeQueue::new(io.clone(), PathBuf::from(DIR), FILE_BYTES, QueueOffset(min), QueueOffset(max))
 }
 fn entry(n: u64) -> Entry {
-    Entry { phy: PhyOffset(n * 100), bytes: 100, tags_code: -(n as i64) }
+    Entry { base: n, ..Entry::new(PhyOffset(n * 100), 100, -(n as i64)) }
 }
 fn fill(q: &ConsumeQueue<SimIo>, range: std::ops::Range<u64>) {
     for n in range {
@@ -43,7 +43,7 @@ fn names(io: &SimIo) -> Vec<String> {
 fn the_bytes_are_those_of_the_sheet() {
     let io = disk();
     let q = queue(&io, 12, 12);
-    let one = Entry { phy: PhyOffset(0x0102_0304_0506), bytes: 101, tags_code: 2_598_919 };
+    let one = Entry::new(PhyOffset(0x0102_0304_0506), 101, 2_598_919);
     assert_eq!(q.append(QueueOffset(12), one), Appended::Done);
     assert!(q.dirty());
     block_on(q.flush()).unwrap();
@@ -257,4 +257,96 @@ fn many_are_synced_at_once() {
         assert!(block_on(ConsumeQueue::sync_many(&io, Path::new("/s"), &all)).is_err());
         assert!(matches!(block_on(all[7].sync()), Err(StoreError::Poisoned { .. })), "no later sync may claim it");
     }
+}
+
+/// Of a batch queue: an entry for each count.
+fn batches(io: &SimIo, counts: &[u16]) -> ConsumeQueue<SimIo> {
+    io.plant_dir(Path::new("/s/batchconsumequeue"));
+    let dir = PathBuf::from("/s/batchconsumequeue/T/0");
+    let q = ConsumeQueue::of_form(Form::Batch, io.clone(), dir, 460, Bounds::empty(Form::Batch, QueueOffset(0)));
+    for (n, count) in counts.iter().enumerate() {
+        assert_eq!(q.append(q.max(), batch(n as u64, *count)), Appended::Done);
+    }
+    q
+}
+fn batch(n: u64, count: u16) -> Entry {
+    Entry { count, stored_ms: 1_700_000_000_000 + n as i64, ..Entry::new(PhyOffset(n * 100), 100, n as i64) }
+}
+fn read_batches(q: &ConsumeQueue<SimIo>, from: u64) -> Vec<Entry> {
+    let mut all = Vec::new();
+    block_on(q.read(QueueOffset(from), 32, &mut all)).unwrap();
+    all
+}
+
+/// Source: store-format sheet 4.9.
+#[test]
+fn the_bytes_of_a_batch_entry_are_those_of_the_sheet() {
+    let io = disk();
+    let q = batches(&io, &[3]);
+    assert_eq!(q.append(QueueOffset(3), batch(1, 5)), Appended::Done);
+    assert_eq!((q.min(), q.max()), (QueueOffset(0), QueueOffset(8)));
+    block_on(q.flush()).unwrap();
+    let bytes = io.contents(Path::new("/s/batchconsumequeue/T/0/00000000000000000000")).unwrap();
+    assert_eq!(bytes.len(), 460);
+    let mut second = Vec::new();
+    second.extend(100u64.to_be_bytes());
+    second.extend(100u32.to_be_bytes());
+    second.extend(1i64.to_be_bytes());
+    second.extend(1_700_000_000_001i64.to_be_bytes());
+    second.extend(3u64.to_be_bytes());
+    second.extend(5u16.to_be_bytes());
+    second.extend([0xFF; 4]);
+    second.extend([0; 4]);
+    assert_eq!(bytes[46..92], second);
+    assert!(bytes[92..].iter().all(|b| *b == 0));
+}
+
+#[test]
+fn every_offset_leads_to_the_entry_that_holds_it() {
+    let io = disk();
+    let counts: Vec<u16> = (0..35).map(|n| 1 + n % 4).collect();
+    let q = batches(&io, &counts);
+    let bases: Vec<u64> = counts.iter().scan(0, |at, count| Some(std::mem::replace(at, *at + *count as u64))).collect();
+    let check = || {
+        for (n, base) in bases.iter().enumerate() {
+            for offset in *base..*base + counts[n] as u64 {
+                let found = read_batches(&q, offset);
+                assert_eq!(found[0], Entry { base: *base, ..batch(n as u64, counts[n]) }, "offset {offset}");
+                assert!(found.windows(2).all(|pair| pair[0].end() == pair[1].base));
+            }
+        }
+        assert!(read_batches(&q, q.max().0).is_empty());
+    };
+    check();
+    block_on(q.flush()).unwrap();
+    q.shrink();
+    check();
+    // From the files alone, as after a start.
+    let bounds = q.bounds();
+    assert_eq!((bounds.first, bounds.end), (0, 35));
+    let again = ConsumeQueue::of_form(Form::Batch, io.clone(), PathBuf::from("/s/batchconsumequeue/T/0"), 460, bounds);
+    assert_eq!(read_batches(&again, bases[20])[0].base, bases[20]);
+    assert_eq!(again.append(again.max(), batch(35, 2)), Appended::Done);
+    assert_eq!(again.append(QueueOffset(1), batch(9, 1)), Appended::Known);
+    assert_eq!(read_batches(&again, again.max().0 - 1)[0].base, bounds.max.0);
+}
+
+#[test]
+fn a_batch_queue_is_trimmed_and_cut_at_whole_entries() {
+    let io = disk();
+    let q = batches(&io, &[4; 35]);
+    block_on(q.flush()).unwrap();
+    q.shrink();
+    block_on(q.trim(PhyOffset(1250))).unwrap();
+    assert_eq!((q.min(), q.max()), (QueueOffset(52), QueueOffset(140)));
+    assert!(io.contents(Path::new("/s/batchconsumequeue/T/0/00000000000000000000")).is_none(), "ten entries went");
+    assert_eq!(read_batches(&q, 53)[0].base, 52);
+    block_on(q.cut(QueueOffset(100))).unwrap();
+    assert_eq!((q.min(), q.max(), q.bounds().end), (QueueOffset(52), QueueOffset(100), 25));
+    assert_eq!(q.append(QueueOffset(100), batch(25, 7)), Appended::Done);
+    block_on(q.flush()).unwrap();
+    q.shrink();
+    assert_eq!(read_batches(&q, 104)[0], Entry { base: 100, ..batch(25, 7) });
+    block_on(q.trim(PhyOffset(1 << 40))).unwrap();
+    assert_eq!((q.min(), q.max()), (QueueOffset(107), QueueOffset(107)), "the number stays when all is gone");
 }

@@ -2,7 +2,8 @@
 //! their sake.
 use super::{Queue, Recovery};
 use crate::StoreError;
-use crate::dispatch;
+use crate::consume_queue::{Bounds, Form};
+use crate::dispatch::{self, Dispatch};
 use crate::io::Io;
 use crate::log_scan::{At, Cursor};
 use crate::queue_ends;
@@ -19,8 +20,9 @@ impl<I: Io> Recovery<'_, I> {
         for (topic, queues) in noted {
             for (queue, max) in queues {
                 let known = self.by_name.get(&topic).and_then(|queues| queues.get(&queue)).copied();
+                let form = self.form_of(&topic, false);
                 let i = known.unwrap_or_else(|| {
-                    self.add_queue(QueueFound { topic: topic.clone(), queue, ..QueueFound::default() })
+                    self.add_queue(QueueFound { form, topic: topic.clone(), queue, ..QueueFound::default() })
                 });
                 let q = &mut self.queues[i];
                 if q.max < max && q.found.damage.is_none() {
@@ -40,10 +42,7 @@ impl<I: Io> Recovery<'_, I> {
         for q in &self.queues {
             if let Some(damage) = q.found.damage {
                 let good_to = q.last_phy.unwrap_or(min).max(min);
-                notes.push(format!(
-                    "consumequeue/{}/{}: {damage}; built again from {good_to} on",
-                    q.found.topic, q.found.queue
-                ));
+                notes.push(format!("{}: {damage}; built again from {good_to} on", q.found.name()));
                 from = from.min(good_to);
             }
         }
@@ -54,13 +53,11 @@ impl<I: Io> Recovery<'_, I> {
             let lost = self.lost_fronts(min, to.min(self.segments.limit()), front_to).await?;
             for i in lost {
                 let q = &mut self.queues[i];
-                notes.push(format!(
-                    "consumequeue/{}/{}: its front is missing; built again",
-                    q.found.topic, q.found.queue
-                ));
+                notes.push(format!("{}: its front is missing; built again", q.found.name()));
                 from = min;
                 q.found.damage = Some("a missing front");
-                (q.min, q.max, q.last_phy) = (0, 0, None);
+                q.bounds = Bounds::default();
+                (q.max, q.last_phy) = (0, None);
                 q.found.tail = true;
             }
         }
@@ -75,9 +72,12 @@ impl<I: Io> Recovery<'_, I> {
         if self.clean || known == 0 || known < self.segments.min() || known >= self.segments.limit() {
             return Ok(true);
         }
-        if self.queues.is_empty() {
-            self.report.note("consumequeue: no queue is left; all are built again".to_owned());
-            return Ok(false);
+        for form in Form::ALL {
+            let expected = form == Form::Plain || self.config.topic_forms.values().any(|of| *of == form);
+            if expected && self.queues.iter().all(|q| q.found.form != form) {
+                self.report.note(format!("{}: no queue is left; all are built again", form.dir()));
+                return Ok(false);
+            }
         }
         let mut cursor = Cursor::new(self.io.clone(), self.segments, known);
         let At::Record(_) = cursor.look().await? else { return Ok(true) };
@@ -88,8 +88,8 @@ impl<I: Io> Recovery<'_, I> {
         {
             return Ok(true);
         }
-        self.report
-            .note(format!("consumequeue/{}/{}: missing, though it was synced; all is built again", d.topic, d.queue));
+        let dir = self.form_of(d.topic, d.count.is_some()).dir();
+        self.report.note(format!("{dir}/{}/{}: missing, though it was synced; all is built again", d.topic, d.queue));
         Ok(false)
     }
 
@@ -110,12 +110,18 @@ impl<I: Io> Recovery<'_, I> {
             };
             let at = cursor.at();
             let d = dispatch::of_record(&cursor.record(), PhyOffset(at), &self.config.delay_levels_ms);
-            if let Some(&i) = self.by_name.get(d.topic).and_then(|queues| queues.get(&d.queue)) {
-                let q = &self.queues[i];
-                let before = d.queued && at < front_to(q) && d.queue_offset < q.min;
-                if before && !self.is_of_deleted_topic(&d) && !lost.contains(&i) {
-                    lost.push(i);
+            let mut look = |d: Dispatch<'_>| {
+                if let Some(&i) = self.by_name.get(d.topic).and_then(|queues| queues.get(&d.queue)) {
+                    let q = &self.queues[i];
+                    let before = d.queued && at < front_to(q) && d.queue_offset < q.bounds.min.0;
+                    if before && !self.is_of_deleted_topic(&d) && !lost.contains(&i) {
+                        lost.push(i);
+                    }
                 }
+            };
+            look(d);
+            if self.config.light_queues {
+                dispatch::light_places(&d, look);
             }
             cursor.pass(bytes);
         }

@@ -1,7 +1,7 @@
 //! The store under way, driven as the broker drives it: one appender with its keeper, shards whose cursors read the log and feed their queues
 //! (shard 0 the index too), checkpoints, tables, retention, clean stop. All of the store's own code.
 use crate::model::{Model, Part, QueueId, Sent, TABLES};
-use crate::plan::{DELAY_LEVELS_MS, HALF_TOPIC, Plan, ROOT, Random, TOPICS};
+use crate::plan::{DELAY_LEVELS_MS, HALF_TOPIC, Plan, ROOT, Random, TOPICS, form_of};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -14,7 +14,7 @@ use uringmq_proto::names::SCHEDULE_TOPIC;
 use uringmq_proto::record::{self, Found, NewRecord};
 use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset, TopicId};
 use uringmq_store::commit_log::Appender;
-use uringmq_store::consume_queue::{Appended, ConsumeQueue, Entry};
+use uringmq_store::consume_queue::{Appended, Bounds, ConsumeQueue, Form};
 use uringmq_store::derived::{self, Synced};
 use uringmq_store::index::Index;
 use uringmq_store::io::sim::SimIo;
@@ -51,7 +51,7 @@ pub fn key(id: &QueueId) -> QueueKey {
 }
 
 pub fn queue_dir(id: &QueueId) -> PathBuf {
-    Path::new(ROOT).join("consumequeue").join(&id.0).join(id.1.to_string())
+    Path::new(ROOT).join(form_of(&id.0).dir()).join(&id.0).join(id.1.to_string())
 }
 
 pub fn table_path(n: usize) -> PathBuf {
@@ -78,7 +78,12 @@ struct Run {
     bytes: Vec<u8>,
     lens: Vec<u32>,
     keys: Vec<String>,
+    /// Of its only record, an inner batch; else 0.
+    messages: u16,
 }
+
+/// What a record holds free for its INNER_BASE.
+const RESERVED: usize = "INNER_BASE".len() + 22;
 
 impl Machine {
     pub async fn open(io: SimIo, config: &StoreConfig) -> Result<Machine, StoreError> {
@@ -89,9 +94,9 @@ impl Machine {
         let mut queues = BTreeMap::new();
         for q in &opened.queues {
             let id = (q.topic.clone(), q.queue);
-            log.set_next(key(&id), q.max);
-            let (dir, bounds) = (queue_dir(&id), (q.min, q.max));
-            let queue = ConsumeQueue::with_pending(io.clone(), dir, config.queue_file_bytes, bounds, &q.pending);
+            log.set_next(key(&id), q.bounds.max);
+            let (dir, bytes) = (queue_dir(&id), config.file_bytes_of(q.form));
+            let queue = ConsumeQueue::with_pending(q.form, io.clone(), dir, bytes, q.bounds, &q.pending);
             queues.insert(id, queue);
         }
         for n in 0..TABLES {
@@ -233,7 +238,9 @@ impl Machine {
         let id = (topic.to_owned(), shape.below(queues as u64) as u32);
         let most = self.config.segment_bytes as usize - 8;
         let count = if shape.one_in(4) { 1 + shape.below(4) as usize } else { 1 };
-        let mut run = Run { id, numbered, bytes: Vec::new(), lens: Vec::new(), keys: Vec::new() };
+        let inner = numbered && form_of(&id.0) == Form::Batch && count == 1 && shape.one_in(2);
+        let messages = if inner { 1 + shape.below(5) as u16 } else { 0 };
+        let mut run = Run { id, numbered, bytes: Vec::new(), lens: Vec::new(), keys: Vec::new(), messages };
         let serial = model.borrow().log.len() as u64 * 100 + n * 10;
         for i in 0..count {
             let room = (most - run.bytes.len()) / (count - i);
@@ -263,12 +270,17 @@ impl Machine {
         if run.id.0 == SCHEDULE_TOPIC {
             properties.push_str(random.pick(&["DELAY\u{1}1\u{2}", "DELAY\u{1}2\u{2}"]));
         }
+        if run.messages > 0 {
+            properties += &format!("INNER_NUM\u{1}{}\u{2}", run.messages);
+        }
+        let reserved = "\u{2}".repeat(if run.messages > 0 { RESERVED } else { 0 });
+        let inner = if run.messages > 0 { sys_flag::INNER_BATCH | sys_flag::NEED_UNWRAP } else { 0 };
         let host = if random.one_in(4) { "[::1]:9" } else { "127.0.0.1:9" };
         let new = NewRecord {
             topic: &run.id.0,
             queue_id: run.id.1,
             flag: 0,
-            sys_flag: if run.numbered { 0 } else { sys_flag::TRANSACTION_PREPARED },
+            sys_flag: if run.numbered { inner } else { sys_flag::TRANSACTION_PREPARED },
             born_timestamp_ms: 1,
             born_host: host.parse().expect("an address"),
             store_host: "127.0.0.1:2".parse().expect("an address"),
@@ -276,7 +288,7 @@ impl Machine {
             prepared_transaction_offset: 0,
             body: &body,
             properties: &properties,
-            more_properties: "",
+            more_properties: &reserved,
         };
         run.lens.push(record::encode(&mut run.bytes, &new).expect("within all limits") as u32);
         run.keys.push(name.to_owned());
@@ -284,7 +296,17 @@ impl Machine {
 
     fn place(&mut self, run: &mut Run, model: &Rc<RefCell<Model>>) -> Result<(), StoreError> {
         let next = self.log.next(key(&run.id));
-        let placed = self.log.place(key(&run.id), run.numbered, &mut run.bytes, &run.lens)?;
+        if run.messages > 0 {
+            let bytes = record::finish(&mut run.bytes, RESERVED, &format!("INNER_BASE\u{1}{}\u{2}", next.0));
+            run.bytes.truncate(bytes);
+            run.lens[0] = bytes as u32;
+        }
+        let count = match (run.numbered, run.messages) {
+            (false, _) => 0,
+            (true, 0) => run.lens.len() as u64,
+            (true, messages) => messages as u64,
+        };
+        let placed = self.log.place_counted((key(&run.id), count), &mut run.bytes, &run.lens)?;
         let mut model = model.borrow_mut();
         if run.numbered {
             let known = model.next(&run.id);
@@ -298,7 +320,9 @@ impl Machine {
             let (tags_code, place) =
                 (d.tags_code, run.numbered.then(|| (run.id.clone(), placed.queue_offset.0 + n as u64)));
             let (key, topic) = (run.keys[n].clone(), run.id.0.clone());
-            model.log.push(Rc::new(Sent { phy, bytes, at: place, tags_code, key, topic }));
+            let batch = form_of(&topic) == Form::Batch;
+            let (count, stored_ms) = (d.messages(), if batch { d.store_timestamp_ms } else { 0 });
+            model.log.push(Rc::new(Sent { phy, bytes, at: place, tags_code, count, stored_ms, key, topic }));
             at += *len as usize;
             phy += *len as u64;
         }
@@ -327,11 +351,11 @@ impl Machine {
                 return;
             }
             let queue = queues.entry(id).or_insert_with_key(|id| {
-                let zero = QueueOffset(0);
-                ConsumeQueue::new(io.clone(), queue_dir(id), config.queue_file_bytes, zero, zero)
+                let (form, zero) = (form_of(&id.0), QueueOffset(0));
+                let bounds = Bounds::empty(form, zero);
+                ConsumeQueue::of_form(form, io.clone(), queue_dir(id), config.file_bytes_of(form), bounds)
             });
-            let entry = Entry { phy: d.phy, bytes: d.bytes, tags_code: d.tags_code };
-            assert_eq!(queue.append(QueueOffset(d.queue_offset), entry), Appended::Done);
+            assert_eq!(queue.append(QueueOffset(d.queue_offset), d.entry(queue.form())), Appended::Done);
         })?;
         assert!(to.0 > cursor.at, "no whole record in {} bytes at {}", bytes.len(), cursor.at);
         self.shards[shard] = Cursor { at: to.0.min(self.readable), last };

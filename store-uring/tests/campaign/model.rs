@@ -16,6 +16,10 @@ pub struct Sent {
     /// Missing for a record that has no place in a queue.
     pub at: Option<(QueueId, u64)>,
     pub tags_code: i64,
+    /// Messages in it.
+    pub count: u16,
+    /// Store time, where its entry has it.
+    pub stored_ms: i64,
     pub key: String,
     pub topic: String,
 }
@@ -23,7 +27,9 @@ pub struct Sent {
 impl Sent {
     pub fn entry(&self) -> Entry {
         use uringmq_proto::types::PhyOffset;
-        Entry { phy: PhyOffset(self.phy), bytes: self.bytes.len() as u32, tags_code: self.tags_code }
+        let plain = Entry::new(PhyOffset(self.phy), self.bytes.len() as u32, self.tags_code);
+        let base = self.at.as_ref().map_or(0, |(_, at)| *at);
+        Entry { base, count: self.count, stored_ms: self.stored_ms, ..plain }
     }
 }
 
@@ -108,7 +114,9 @@ impl Model {
     /// The next offset of a queue.
     pub fn next(&self, id: &QueueId) -> u64 {
         let alive = self.log.iter().enumerate().rev().filter(|(n, _)| !self.is_dead(*n));
-        alive.filter_map(|(_, sent)| sent.at.as_ref()).find(|(of, _)| of == id).map_or(0, |(_, at)| at + 1)
+        let placed = alive.filter_map(|(_, sent)| Some((sent.at.as_ref()?, sent.count)));
+        let mut of_queue = placed.filter(|((of, _), _)| of == id);
+        of_queue.next().map_or(0, |((_, at), count)| at + count as u64)
     }
     /// Next offsets and entries by queue, of the first `count` records.
     pub fn queues(&self, count: usize) -> BTreeMap<QueueId, Vec<Entry>> {
@@ -118,7 +126,8 @@ impl Model {
                 && !self.is_dead(n)
             {
                 let entries = queues.entry(id.clone()).or_default();
-                assert_eq!(entries.len() as u64, *at, "{id:?}: placed with a gap or twice");
+                let next = entries.last().map_or(0, Entry::end);
+                assert_eq!(next, *at, "{id:?}: placed with a gap or twice");
                 entries.push(sent.entry());
             }
         }

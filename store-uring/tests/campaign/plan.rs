@@ -2,15 +2,24 @@
 use std::path::Path;
 use uringmq_proto::names::SCHEDULE_TOPIC;
 use uringmq_store::StoreConfig;
+use uringmq_store::consume_queue::Form;
 
 pub const ROOT: &str = "/s";
 /// Topic and number of queues. One is delayed, so that its tag codes depend on store times.
-pub const TOPICS: [(&str, u32); 4] = [("A", 2), ("B", 1), ("%RETRY%group-with-a-long-name", 1), (SCHEDULE_TOPIC, 2)];
+pub const TOPICS: [(&str, u32); 5] =
+    [("A", 2), ("B", 1), ("%RETRY%group-with-a-long-name", 1), (BATCH_TOPIC, 1), (SCHEDULE_TOPIC, 2)];
+/// Its queues have an entry a record, which may hold many messages.
+pub const BATCH_TOPIC: &str = "Batch";
 /// Of them, those that are no system topics.
-pub const DELETABLE: [&str; 3] = [TOPICS[0].0, TOPICS[1].0, TOPICS[2].0];
+pub const DELETABLE: [&str; 4] = [TOPICS[0].0, TOPICS[1].0, TOPICS[2].0, TOPICS[3].0];
 /// Its records are numbered in no queue.
 pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
 pub const DELAY_LEVELS_MS: [u64; 2] = [1000, 5000];
+
+/// Of a topic's queues.
+pub fn form_of(topic: &str) -> Form {
+    if topic == BATCH_TOPIC { Form::Batch } else { Form::Plain }
+}
 
 /// splitmix64.
 #[derive(Clone, Debug)]
@@ -58,6 +67,9 @@ impl Plan {
             commit_log_dir: Path::new(ROOT).join("commitlog"),
             segment_bytes,
             queue_file_bytes: random.pick(&[100, 200, 400]),
+            batch_file_bytes: random.pick(&[92, 230, 460]),
+            topic_forms: TOPICS.iter().map(|(name, _)| ((*name).to_owned(), form_of(name))).collect(),
+            light_queues: false,
             index_enabled: !random.one_in(8),
             index_slots: random.pick(&[3, 17, 64]),
             index_items: random.pick(&[12, 40]),

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use uringmq_proto::record::{self, Found};
 use uringmq_proto::types::PhyOffset;
+use uringmq_store::consume_queue::Form;
 use uringmq_store::io::ALIGN;
 use uringmq_store::io::sim::SimIo;
 
@@ -71,8 +72,9 @@ impl Machine {
 /// A file of a queue is not there any more, as after a repair of the filesystem. Not the last one: what was the queue's end is known to
 /// nothing else after a crash.
 pub fn lose_queue_file(io: &SimIo, random: &mut Random) {
-    let queues = Path::new(ROOT).join("consumequeue");
-    let all: Vec<PathBuf> = io.paths().into_iter().filter(|path| path.starts_with(&queues)).collect();
+    let queues = Form::ALL.map(|form| Path::new(ROOT).join(form.dir()));
+    let of_queue = |path: &PathBuf| queues.iter().any(|dir| path.starts_with(dir));
+    let all: Vec<PathBuf> = io.paths().into_iter().filter(of_queue).collect();
     let is_last = |path: &PathBuf| all.iter().filter(|other| other.parent() == path.parent()).max() == Some(path);
     let files: Vec<&PathBuf> = all.iter().filter(|path| io.contents(path).is_some() && !is_last(path)).collect();
     if !files.is_empty() {

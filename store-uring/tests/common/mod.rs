@@ -25,6 +25,9 @@ pub fn config() -> StoreConfig {
         commit_log_dir: Path::new(ROOT).join("commitlog"),
         segment_bytes: 8192,
         queue_file_bytes: 200,
+        batch_file_bytes: 460,
+        topic_forms: Default::default(),
+        light_queues: false,
         index_enabled: true,
         index_slots: 7,
         index_items: 30,
@@ -71,9 +74,9 @@ impl Store {
         let mut queues = BTreeMap::new();
         for q in &opened.queues {
             let dir = queue_dir(&q.topic, q.queue);
-            let bounds = (q.min, q.max);
-            let queue = ConsumeQueue::with_pending(io.clone(), dir, config.queue_file_bytes, bounds, &q.pending);
-            log.set_next(key(&q.topic, q.queue), q.max);
+            let bytes = config.queue_file_bytes;
+            let queue = ConsumeQueue::with_pending(q.form, io.clone(), dir, bytes, q.bounds, &q.pending);
+            log.set_next(key(&q.topic, q.queue), q.bounds.max);
             queues.insert((q.topic.clone(), q.queue), queue);
         }
         if opened.report.ordered_cut.is_some() {
@@ -117,7 +120,7 @@ impl Store {
         let index = &self.index;
         let mut last = self.last;
         dispatch::walk(&bytes, placed.phy, &self.config.delay_levels_ms, true, |d| {
-            let entry = Entry { phy: d.phy, bytes: d.bytes, tags_code: d.tags_code };
+            let entry = Entry::new(d.phy, d.bytes, d.tags_code);
             assert_eq!(q.append(QueueOffset(d.queue_offset), entry), Appended::Done);
             record::index_key_hashes(d.topic, d.properties, d.sys_flag, |hash| {
                 index.put(hash, d.phy, d.store_timestamp_ms);

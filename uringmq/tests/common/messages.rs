@@ -183,6 +183,34 @@ impl Client {
         self.call(17, &ext, b"")
     }
 
+    /// 17, with `queue.type=BatchCQ`.
+    pub fn create_batch_topic(&mut self, topic: &str, queues: &str) {
+        let ext = [
+            ("topic", topic),
+            ("defaultTopic", "TBW102"),
+            ("readQueueNums", queues),
+            ("writeQueueNums", queues),
+            ("perm", "6"),
+            ("topicFilterType", "SINGLE_TAG"),
+            ("topicSysFlag", "0"),
+            ("order", "false"),
+            ("attributes", "+queue.type=BatchCQ"),
+        ];
+        self.ok(17, &ext, b"");
+    }
+
+    /// 320 with a key of the batch's own; the first message's offset.
+    pub fn send_inner_batch(&mut self, topic: &str, queue: i32, key: &str, count: usize) -> i64 {
+        let (queue, properties) = (queue.to_string(), props(&[("UNIQ_KEY", key), ("TAGS", "T")]));
+        let mut ext = send_ext(topic, &queue, &properties, "0");
+        ext.iter_mut().filter(|(name, _)| *name == "m").for_each(|(_, value)| *value = "true");
+        let bodies: Vec<String> = (0..count).map(|n| format!("{key}/{n}")).collect();
+        let items: Vec<(&[u8], &str)> = bodies.iter().map(|body| (body.as_bytes(), "")).collect();
+        let answer = self.ok(320, &ext, &batch_of(&items));
+        assert_eq!(answer.get("batchUniqId"), Some(key));
+        answer.get("queueOffset").and_then(|text| text.parse().ok()).expect("an offset")
+    }
+
     /// 215.
     pub fn delete_topic(&mut self, topic: &str) {
         self.ok(215, &[("topic", topic)], b"");

@@ -8,7 +8,7 @@ mod pop;
 mod server;
 
 pub use client::{Client, binary_frame, frame_of_parts, json_frame};
-pub use messages::{Message, Pull, Pulled, Sent, props, send_ext};
+pub use messages::{Message, Pull, Pulled, Sent, batch_of, props, send_ext};
 pub use pair::{Node, Pair};
 pub use pop::{Pop, PopAnswer, Popped, now_ms};
 pub use server::{BINARY, Lease, Server, Shared, test_dir};

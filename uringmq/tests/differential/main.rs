@@ -16,8 +16,12 @@ use std::path::{Path, PathBuf};
 const BROKER_KEY: &str = "DIFFERENTIAL_BROKER";
 const NAMESRV_KEY: &str = "DIFFERENTIAL_NAMESRV";
 
+/// Environment: areas to run, separated by commas; all without it.
+const AREAS_KEY: &str = "DIFFERENTIAL_AREAS";
+
 /// What the servers of both sides are started with.
-const SETTINGS: &str = "brokerName=broker-a\nshards=2\nenablePropertyFilter=true\n";
+const SETTINGS: &str =
+    "brokerName=broker-a\nshards=2\nenablePropertyFilter=true\nenableLmq=true\nenableMultiDispatch=true\n";
 
 fn here() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/differential")
@@ -28,6 +32,9 @@ fn areas() -> Vec<String> {
     let mut names: Vec<String> = files
         .map(|file| file.expect("a file").path().file_stem().expect("a name").to_string_lossy().into_owned())
         .collect();
+    if let Ok(only) = std::env::var(AREAS_KEY) {
+        names.retain(|name| only.split(',').any(|area| area == name));
+    }
     names.sort();
     names
 }

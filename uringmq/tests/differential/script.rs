@@ -2,9 +2,9 @@
 //!
 //! | command | what |
 //! | --- | --- |
-//! | `topic NAME QUEUES [PERM]` | makes a topic; must succeed |
+//! | `topic NAME QUEUES [PERM [ATTRIBUTES]]` | makes a topic; must succeed |
 //! | `send TOPIC QUEUE BODY [PROPERTY:VALUE]... [FIELD=VALUE]...` | 310; `FIELD` is a letter of its header, or `code` |
-//! | `batch TOPIC QUEUE BODY,BODY... [FIELD=VALUE]...` | 320; `BODY` may be `body/PROPERTY:VALUE/...` |
+//! | `batch TOPIC QUEUE BODY,BODY... [PROPERTY:VALUE]... [FIELD=VALUE]...` | 320; `BODY` may be `body/PROPERTY:VALUE/...` |
 //! | `pull TOPIC QUEUE OFFSET [FIELD=VALUE]...` | 11, held for up to 15 s unless `sysFlag=4` |
 //! | `pop TOPIC GROUP [FIELD=VALUE]...` | 200050, of any queue, not held unless `pollTime` says so |
 //! | `beat GROUP TOPIC TYPE EXPRESSION [FROM_WHERE]` | 34 |
@@ -100,7 +100,9 @@ impl Run {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let bad = || -> ! { panic!("no such command: {line}") };
         match words[..] {
-            ["topic", name, queues, ref more @ ..] => self.topic(name, queues, more.first().copied().unwrap_or("6")),
+            ["topic", name, queues, ref more @ ..] => {
+                self.topic(name, queues, more.first().copied().unwrap_or("6"), more.get(1).copied());
+            }
             ["send", topic, queue, body, ref more @ ..] => self.send(line, topic, queue, body, more),
             ["batch", topic, queue, bodies, ref more @ ..] => self.batch(line, topic, queue, bodies, more),
             ["pull", topic, queue, offset, ref more @ ..] => self.pull(line, topic, queue, offset, more),
@@ -151,8 +153,8 @@ impl Run {
         self.last = answer;
     }
 
-    fn topic(&mut self, name: &str, queues: &str, perm: &str) {
-        let fields = [
+    fn topic(&mut self, name: &str, queues: &str, perm: &str, attributes: Option<&str>) {
+        let mut fields = vec![
             ("topic", name),
             ("defaultTopic", "TBW102"),
             ("readQueueNums", queues),
@@ -162,6 +164,7 @@ impl Run {
             ("topicSysFlag", "0"),
             ("order", "false"),
         ];
+        fields.extend(attributes.map(|text| ("attributes", text)));
         self.client().ok(17, &fields, b"");
     }
 
@@ -186,7 +189,11 @@ impl Run {
             }
             push_batch_item(&mut encoded, &BatchItem { flag: 0, body, properties: &properties });
         }
-        let mut fields = send_ext(topic, queue, "", "0");
+        let mut properties = String::new();
+        for (name, value) in pairs(more, ':') {
+            push_property(&mut properties, name, value);
+        }
+        let mut fields = send_ext(topic, queue, &properties, "0");
         for (name, value) in &mut fields {
             if *name == "m" {
                 *value = "true";

@@ -185,20 +185,20 @@ fn s14_light_queue_names_lead_to_no_directory() {
     client.create_topic("Plain", 1);
     let before = names_below(&server.dir.join("store/consumequeue"));
     let long = "%LMQ%".to_owned() + &"x".repeat(300);
+    // Light queues are off here, so what asks for them is a property like any other; where they are on: `lmq.rs`.
     for name in ["%LMQ%a/1", "%LMQ%../../x", "%LMQ%", "%LMQ%a,%LMQ%a", &long] {
-        let sent = client.send("Plain", 0, &props(&[("INNER_MULTI_DISPATCH", name)]), b"to light queues");
-        assert_ne!(sent.code, 0, "light queues are not served, so what asks for them is refused: {name}");
-        assert!(!sent.remark.is_empty());
+        client.sent("Plain", 0, &props(&[("INNER_MULTI_DISPATCH", name)]), b"to light queues");
         // As a topic of its own it is a name like any other.
         let made = client.try_create_topic(name, 1);
         assert_eq!(made.code == 0, !name.contains(['/', ',', '.']) && name.len() < 128, "{name}: {:?}", made.remark);
     }
-    assert_eq!(names_below(&server.dir.join("store/consumequeue")), before);
+    let after = names_below(&server.dir.join("store/consumequeue"));
+    assert!(after.iter().all(|name| before.contains(name) || !name.contains("LMQ")), "{after:?}");
     assert!(!server.dir.join("x").exists() && !server.dir.join("store/x").exists());
-    assert_eq!(client.sent("Plain", 0, "", b"after").queue_offset, 0);
+    assert_eq!(client.sent("Plain", 0, "", b"after").queue_offset, 5);
     server.kill();
     server.start_again();
-    assert_eq!(server.client().pull_all("Plain", 0, 0, 1)[0].body, b"after");
+    assert_eq!(server.client().pull_all("Plain", 0, 0, 6)[5].body, b"after");
     server.check_healthy("S14");
 }
 

@@ -435,3 +435,65 @@ fn nothing_acknowledged_is_lost_when_either_side_is_killed() {
 fn nothing_acknowledged_is_lost_when_either_side_is_killed_with_sync_flush() {
     killed_under_load("replication-kill-sync", "SYNC_FLUSH");
 }
+
+/// A slave builds batch queues and light queues from the log, also of a topic whose records come before its configuration, and goes on with
+/// them after a restart.
+#[test]
+fn a_slave_has_batch_queues_and_light_queues() {
+    let lights = "enableLmq=true\nenableMultiDispatch=true";
+    let mut pair = Pair::new("replication-batches", lights, "brokerRole=ASYNC_MASTER");
+    pair.master.start();
+    let mut client = pair.master.client();
+    client.create_batch_topic("batches", "1");
+    client.create_batch_topic("single", "1");
+    client.create_topic("plain", 1);
+    client.send_many("single", 0, "", 20); // nothing in these records tells of the topic's kind
+    let light = common::props(&[("INNER_MULTI_DISPATCH", "%LMQ%a,%LMQ%b")]);
+    let mut records = 0;
+    for n in 0..30 {
+        client.send_inner_batch("batches", 0, &format!("b{n}"), 1 + n % 5);
+        client.sent("plain", 0, &light, format!("{n}").as_bytes());
+        records += 1;
+    }
+    pair.slave.start();
+    let read = |node: &Node, topic: &str, end: i64| {
+        let mut client = node.client();
+        let mut all = Vec::new();
+        let mut offset = 0;
+        while offset < end {
+            let got = until("messages at the slave", || {
+                let got = client.pull(&Pull { topic, ..Pull::at(topic, 0, offset).now() });
+                (got.code == 0).then_some(got)
+            });
+            offset = got.next;
+            all.extend(got.messages);
+        }
+        assert_eq!(client.bounds(topic, 0), (0, end), "{topic}");
+        all
+    };
+    for restart in 0..3 {
+        let end = client.bounds("batches", 0).1;
+        let found = read(&pair.slave, "batches", end);
+        assert_eq!(found.len(), records);
+        let next: Vec<i64> = found.iter().skip(1).map(|m| m.queue_offset).chain([end]).collect();
+        for (message, next) in found.iter().zip(next) {
+            let count: i64 = message.prop("INNER_NUM").expect("a batch").parse().expect("a number");
+            assert_eq!(message.queue_offset + count, next);
+        }
+        assert_eq!(read(&pair.slave, "single", 20).len(), 20);
+        for light in ["%LMQ%a", "%LMQ%b"] {
+            let bodies: Vec<_> = read(&pair.slave, light, records as i64).into_iter().map(|m| m.body).collect();
+            assert_eq!(bodies, (0..records).map(|n| n.to_string().into_bytes()).collect::<Vec<_>>());
+        }
+        // Since the stop; before it the files may be to come.
+        assert!(restart != 1 || pair.slave.store().join("batchconsumequeue/batches/0").is_dir());
+        match restart {
+            0 => assert!(pair.slave.stop().success()),
+            _ => pair.slave.kill(),
+        }
+        client.send_inner_batch("batches", 0, "behind", 3);
+        client.sent("plain", 0, &light, format!("{records}").as_bytes());
+        records += 1;
+        pair.slave.start();
+    }
+}
