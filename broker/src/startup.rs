@@ -9,7 +9,7 @@ use crate::shard::appends::Appends;
 use crate::shard::requests_in::BrokerService;
 use crate::shard::{self, Marks, Shard};
 use crate::stages::Stages;
-use crate::stop_signal::StopHandle;
+use crate::stop_signal::{self, StopHandle};
 use crate::writer::copy::Copier;
 use crate::writer::{self, Writer, held, upkeep};
 use crate::{Index, Io, Log, LogReader, delay, half_message, machine, pop, start_checks, timer};
@@ -596,6 +596,7 @@ async fn stop(shard: &Rc<Shard>, parts: &Parts) {
             Err(e) => error!(error = %e, "clean mark not set; the next start recovers"),
         }
     }
+    stop_signal::note_done();
     shard.run_on_all(|s| async move { s.gate.close() }).await;
 }
 

@@ -4,6 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// All that a stop does in order is done; what is left are the runtime's own threads.
+static DONE: AtomicBool = AtomicBool::new(false);
+
+pub fn note_done() {
+    DONE.store(true, Ordering::SeqCst);
+}
+
+/// Whether a panic of this thread is of no account: the stop is done, and the thread is one of those that the runtime makes for blocking calls (they
+/// have no name). Such a one panics when its call ends later than the executor that asked for it.
+pub fn is_leftover() -> bool {
+    DONE.load(Ordering::SeqCst) && std::thread::current().name().is_none()
+}
+
 /// A handle of the process's one stop. All clones are the same stop.
 #[derive(Clone, Debug)]
 pub struct StopHandle {
@@ -130,6 +143,15 @@ mod tests {
         }
         assert_eq!(block_on(poll_once(stop.clone().wait())), Some(()));
         assert!(!stop.again());
+    }
+
+    #[test]
+    fn only_a_nameless_thread_is_left_over_and_only_after_the_stop() {
+        let nameless = || std::thread::spawn(is_leftover).join().unwrap();
+        let named = || std::thread::Builder::new().name("shard-0".into()).spawn(is_leftover).unwrap().join().unwrap();
+        assert!(!nameless() && !named());
+        note_done();
+        assert!(nameless() && !named());
     }
 
     #[test]

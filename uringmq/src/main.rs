@@ -6,6 +6,7 @@ use clap::Parser;
 use cli::{Cli, What};
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
+use uringmq_broker::stop_signal::is_leftover;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -43,6 +44,9 @@ fn log_to_stderr() {
 fn die_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
+        while is_leftover() {
+            std::thread::park(); // going on would unwind or abort; the process's end takes it along
+        }
         print(info);
         tracing::error!("a panic ends the process: {info}");
         std::process::abort();
