@@ -108,6 +108,7 @@ impl Client {
                 Ok(0) => return None,
                 Ok(bytes) => self.buffer.extend_from_slice(&piece[..bytes]),
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {} // a suspended machine
                 Err(error) => panic!("no answer: {error}"),
             }
         }

@@ -270,6 +270,7 @@ impl Raw {
                 Ok(0) => return None,
                 Ok(got) => self.unread.extend_from_slice(&buf[..got]),
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {} // a suspended machine
                 Err(error) => panic!("{error}"),
             }
         }
@@ -302,6 +303,7 @@ impl Raw {
             match self.stream.read(&mut buf) {
                 Ok(0) => panic!("closed"),
                 Ok(got) => self.unread.extend_from_slice(&buf[..got]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
                     nudge();

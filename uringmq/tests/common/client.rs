@@ -73,6 +73,7 @@ impl Client {
                 Ok(0) => return None,
                 Ok(bytes) => self.buffer.extend_from_slice(&piece[..bytes]),
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => return None,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {} // a machine that was suspended for a moment
                 Err(e) => panic!("no answer: {e}"),
             }
         }

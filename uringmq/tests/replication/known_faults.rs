@@ -23,6 +23,7 @@ fn dropped(slave: &mut TcpStream) -> bool {
         match slave.read(&mut buffer) {
             Ok(0) => return true,
             Ok(_) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             Err(e) => return e.kind() == std::io::ErrorKind::ConnectionReset,
         }
     }
