@@ -71,6 +71,7 @@ async fn apply_config(shard: &Rc<Shard>, text: &str) -> Result<Response, BrokerE
     if new.namesrv_addr != old.namesrv_addr {
         registration::reload(shard);
     }
+    shard.taken_by_all().await;
     info!(keys = ?updated.set, "configuration updated");
     Ok(Response::ok())
 }

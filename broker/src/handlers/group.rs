@@ -59,6 +59,7 @@ async fn create_all(
         info!(groups = ?changed, by = %req.origin.peer, "groups made or altered");
         let ticket = control.groups_changed(shard, &changed);
         control.groups_saved(ticket).await?;
+        shard.taken_by_all().await;
     }
     Ok(Response::ok())
 }
@@ -72,6 +73,7 @@ pub async fn delete_group(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Respon
         info!(group = h.group_name, by = %req.origin.peer, "group deleted");
         let ticket = control.groups_changed(shard, &[h.group_name.into()]);
         control.groups_saved(ticket).await?;
+        shard.taken_by_all().await;
     }
     if h.clean_offset {
         offset::clean_group(shard, h.group_name).await;
@@ -111,6 +113,7 @@ pub async fn group_forbidden(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Res
         if changed {
             let ticket = control.groups_changed(shard, &[h.group.into()]);
             control.groups_saved(ticket).await?;
+            shard.taken_by_all().await;
         }
     }
     let readable = control.groups.borrow().may_read(h.group, h.topic);

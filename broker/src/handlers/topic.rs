@@ -54,6 +54,7 @@ async fn create_all(shard: &Rc<Shard>, req: &Request<'_>, wanted: Vec<TopicConfi
         info!(topics = ?changed, by = %req.origin.peer, "topics made or altered");
         let change = control.topics_changed(shard, &changed);
         control.settle(change).await?;
+        shard.taken_by_all().await;
     }
     Ok(Response::ok())
 }

@@ -197,6 +197,12 @@ impl Shard {
         all
     }
 
+    /// Resolves when every shard has taken what was pushed to it before, as the lanes keep their order. Who is answered after that finds a
+    /// change of a table on whichever shard his next connection is.
+    pub async fn taken_by_all(self: &Rc<Self>) {
+        self.run_on_all(|_| async {}).await;
+    }
+
     /// Answers a request from wherever it was handled. One-way requests and closed connections are dropped silently.
     pub fn respond(&self, origin: Origin, response: Response) {
         if origin.oneway {
