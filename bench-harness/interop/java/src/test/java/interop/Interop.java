@@ -72,7 +72,7 @@ abstract class Interop {
 
     /** Stops a consumer in the middle of a test; the pulls that it still had in hand complain of its closed connection. */
     void stop(DefaultMQPushConsumer consumer) {
-        expectWarnings("RemotingSendRequestException|RemotingConnectException|send request failed to");
+        expectWarnings("RemotingSendRequestException|RemotingConnectException|send request failed to|No matched consumer for the PullRequest");
         consumer.shutdown();
     }
 
