@@ -422,7 +422,8 @@ impl<I: Io> ConsumeQueue<I> {
             (s.names_unsynced, s.dir_made)
         };
         if names {
-            let dirs = self.dir.ancestors().take(if made { 3 } else { 1 });
+            // Up to the store's root: what is made for the first batch queue has a name there.
+            let dirs = self.dir.ancestors().take(if made { 4 } else { 1 });
             for dir in dirs {
                 match self.io.sync_dir(dir).await {
                     Ok(()) => {}

@@ -142,6 +142,10 @@ impl<I: Io> TimerLog<I> {
             Err(e) => return Err(failed("list", &dir, e)),
         };
         let starts: Vec<u64> = names.iter().filter_map(|name| start_of(name)).collect();
+        if !starts.is_empty() {
+            // A process that was killed may have made the newest without.
+            io.sync_dir(&dir).await.map_err(|e| failed("sync", &dir, e))?;
+        }
         if let Some(odd) = starts.iter().find(|start| !start.is_multiple_of(file_bytes)) {
             let what = format!("its name is no multiple of mappedFileSizeTimerLog = {file_bytes}");
             return Err(StoreError::Refused { path: dir.join(format!("{odd:020}")), what });
@@ -221,7 +225,9 @@ impl<I: Io> TimerLog<I> {
         let file = self.open_file(&path, Access::Create).await?;
         if file.len().await.map_err(|e| failed("stat", &path, e))? < self.file_bytes {
             file.set_len(self.file_bytes).await.map_err(|e| failed("lengthen", &path, e))?;
-            self.io.sync_dir(&self.dir).await.map_err(|e| failed("sync", &self.dir, e))?;
+            for dir in self.dir.ancestors().take(2) {
+                self.io.sync_dir(dir).await.map_err(|e| failed("sync", dir, e))?;
+            }
         }
         for (i, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
             let mut buf = file.buffer(piece.len());
@@ -441,6 +447,36 @@ mod tests {
         for odd in [&[][..], &[0; 52], &[0xFF; 52], &bytes_of(GOLDEN[0])[..51]] {
             assert_eq!(Unit::decode(odd), None);
         }
+    }
+
+    #[test]
+    fn what_is_synced_has_its_name_also_after_a_kill_in_the_middle() {
+        let io = disk(1);
+        let made = log(&io, 520);
+        made.append(&unit(1, None));
+        block_on(made.write()).unwrap();
+        block_on(made.sync()).unwrap();
+        let synced = |io: &SimIo| {
+            for choice in 0..8 {
+                let left = io.after_crash_of(choice).contents(Path::new("/s/timerlog/00000000000000000000"));
+                assert!(left.is_some(), "power cut {choice}");
+            }
+        };
+        synced(&io);
+        // Killed before its name was durable: the next process finds a file of full length.
+        let io = disk(1);
+        io.plant_dir(Path::new("/s/timerlog"));
+        let unnamed = io.after_kill();
+        let file = block_on(unnamed.open(
+            Path::new("/s/timerlog/00000000000000000000"),
+            Open { access: Access::Create, direct: false },
+        ));
+        block_on(file.unwrap().set_len(520)).unwrap();
+        let again = log(&unnamed.after_kill(), 520);
+        again.append(&unit(1, None));
+        block_on(again.write()).unwrap();
+        block_on(again.sync()).unwrap();
+        synced(&again.io);
     }
 
     #[test]

@@ -350,3 +350,22 @@ fn a_batch_queue_is_trimmed_and_cut_at_whole_entries() {
     block_on(q.trim(PhyOffset(1 << 40))).unwrap();
     assert_eq!((q.min(), q.max()), (QueueOffset(107), QueueOffset(107)), "the number stays when all is gone");
 }
+
+#[test]
+fn what_is_synced_has_its_names_up_to_the_stores_root() {
+    for form in Form::ALL {
+        let io = SimIo::new(1, Faults::none());
+        io.plant_dir(Path::new("/s"));
+        let dir = Path::new("/s").join(form.dir()).join("T").join("3");
+        let bytes = 10 * form.entry_bytes() as u64;
+        let bounds = Bounds::empty(form, QueueOffset(0));
+        let q = ConsumeQueue::of_form(form, io.clone(), dir.clone(), bytes, bounds);
+        fill(&q, 0..3);
+        block_on(q.flush()).unwrap();
+        block_on(q.sync()).unwrap();
+        for choice in 0..8 {
+            let left = block_on(io.after_crash_of(choice).list(&dir)).unwrap_or_default();
+            assert_eq!(left, [PathBuf::from(file_name(0))], "{form:?}, power cut {choice}");
+        }
+    }
+}
