@@ -20,7 +20,7 @@ use crate::process::Server;
 use clap::Args;
 use fio::Fio;
 use glommio::timer::Timer;
-use loads::{Figure, Row, Sends};
+use loads::{Figure, Row, Sends, Work};
 use rmqload::{Load, RECORD_BYTES};
 use sides::{Flush, Side};
 use std::net::SocketAddr;
@@ -75,9 +75,12 @@ pub(crate) struct CompareArgs {
     /// Which loads, with commas: short, all, or names as in the list that a wrong name brings up
     #[arg(long, default_value = "short", value_parser = loads::chosen)]
     loads: std::vec::Vec<&'static str>,
-    /// Who is measured, of apache, uringmq and null (which stores nothing)
-    #[arg(long, value_delimiter = ',', default_values = ["apache", "uringmq", "null"], value_parser = ["apache", "uringmq", "null"])]
+    /// Who is measured, of apache, uringmq, rust (rocketmq-rust) and null (which stores nothing)
+    #[arg(long, value_delimiter = ',', default_values = ["apache", "uringmq", "null"], value_parser = ["apache", "uringmq", "rust", "null"])]
     sides: Vec<String>,
+    /// The binary rocketmq-broker-rust, for the side rust
+    #[arg(long)]
+    rocketmq_rust: Option<PathBuf>,
     /// Size of the store for the starts
     #[arg(long, default_value_t = 4.0)]
     store_gb: f64,
@@ -123,6 +126,7 @@ pub(crate) fn main(args: CompareArgs) -> Result<(), BenchError> {
         sides.push(match name.as_str() {
             "apache" => sides::apache(&args)?,
             "uringmq" => sides::ours(&args)?,
+            "rust" => sides::rust(&args)?,
             _ => sides::null(&args)?,
         });
     }
@@ -131,17 +135,29 @@ pub(crate) fn main(args: CompareArgs) -> Result<(), BenchError> {
     if fio.is_none() {
         eprintln!("fio is not installed: nothing to hold syncs and cold reads against");
     }
+    // What fails of one side takes nothing from the others, nor from its other rounds.
+    let mut failures = Vec::new();
+    let mut judge = |side: &Side, outcome: Result<(), BenchError>| {
+        if let Err(e) = outcome {
+            eprintln!("FAILED, {}: {e}", side.name());
+            failures.push(format!("{}: {e}", side.name()));
+        }
+    };
     for round in 1..=args.rounds {
         for side in &sides {
             eprintln!("round {round} of {}: {}", args.rounds, side.name());
-            Bench { args: &args, side, measured: &mut measured }.round()?;
+            for part in loads::PARTS {
+                let mut bench = Bench { args: &args, side, measured: &mut measured };
+                judge(side, bench.part(*part));
+            }
         }
         if let Some(fio) = &fio {
             disk(&args, fio, &mut measured)?;
         }
     }
-    for side in sides.iter().filter(|side| side.stores()) {
-        Bench { args: &args, side, measured: &mut measured }.all_starts()?;
+    for side in sides.iter().filter(|side| side.fills()) {
+        let mut bench = Bench { args: &args, side, measured: &mut measured };
+        judge(side, bench.all_starts());
     }
     let names: Vec<&'static str> = sides.iter().map(Side::name).chain(fio.is_some().then_some(table::FIO)).collect();
     match args.json {
@@ -152,9 +168,12 @@ pub(crate) fn main(args: CompareArgs) -> Result<(), BenchError> {
         let page = html::page(&args, &measured, &names);
         std::fs::write(path, page).map_err(BenchError::io(format!("writing {}", path.display())))?;
     }
-    match &args.readme {
-        Some(path) => table::put_into(path, &table::markdown(&args, &measured, &names)),
-        None => Ok(()),
+    if let Some(path) = &args.readme {
+        table::put_into(path, &table::markdown(&args, &measured, &names))?;
+    }
+    match failures.is_empty() {
+        true => Ok(()),
+        false => Err(BenchError::Process(format!("not all was measured: {}", failures.join("; ")))),
     }
 }
 
@@ -186,25 +205,24 @@ impl Bench<'_> {
         self.measured.note(row, self.side.name(), value);
     }
 
-    fn round(&mut self) -> Result<(), BenchError> {
-        for flush in [Flush::Async, Flush::Sync] {
-            let sends = loads::SENDS.iter().any(|s| s.flush == flush && self.wants(s.key));
-            if sends || (flush == Flush::Async && self.side.stores()) {
-                self.session(flush)?;
+    fn part(&mut self, part: Work) -> Result<(), BenchError> {
+        match part {
+            Work::Session(flush) => {
+                let sends = loads::SENDS.iter().any(|s| s.flush == flush && self.wants(s.key));
+                match sends || (flush == Flush::Async && self.side.stores()) {
+                    true => self.session(flush),
+                    false => Ok(()),
+                }
             }
+            Work::Spinning if self.wants(loads::SPINNING.key) => {
+                let server = started(self.args, self.side, Flush::Async, true, loads::SPINNING_CONF)?;
+                self.sends(&loads::SPINNING, server.pid())?;
+                stop(server, libc::SIGTERM)
+            }
+            Work::Topics if self.wants("topics") && self.side.fills() => self.topics(),
+            Work::Cold if self.wants("cold") && self.side.fills() => self.cold(),
+            Work::Spinning | Work::Topics | Work::Cold => Ok(()),
         }
-        if self.wants(loads::SPINNING.key) {
-            let server = started(self.args, self.side, Flush::Async, true, loads::SPINNING_CONF)?;
-            self.sends(&loads::SPINNING, server.pid())?;
-            stop(server, libc::SIGTERM)?;
-        }
-        if self.wants("topics") && self.side.stores() {
-            self.topics()?;
-        }
-        if self.wants("cold") && self.side.stores() {
-            self.cold()?;
-        }
-        Ok(())
     }
 
     fn session(&mut self, flush: Flush) -> Result<(), BenchError> {
@@ -268,6 +286,7 @@ impl Bench<'_> {
         }
         match sends.key {
             "delayed" => Ok(()), // its messages come later, under another key
+            _ if !self.side.fills() => Ok(()), // its figures are told, its store is not ours to judge
             _ => verify::check(self.args, &load, &sent, batch),
         }
     }

@@ -467,10 +467,9 @@ mod tests {
         let io = disk(1);
         io.plant_dir(Path::new("/s/timerlog"));
         let unnamed = io.after_kill();
-        let file = block_on(unnamed.open(
-            Path::new("/s/timerlog/00000000000000000000"),
-            Open { access: Access::Create, direct: false },
-        ));
+        let file = block_on(
+            unnamed.open(Path::new("/s/timerlog/00000000000000000000"), Open { access: Access::Create, direct: false }),
+        );
         block_on(file.unwrap().set_len(520)).unwrap();
         let again = log(&unnamed.after_kill(), 520);
         again.append(&unit(1, None));

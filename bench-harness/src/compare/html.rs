@@ -5,7 +5,7 @@ use super::{CompareArgs, loads};
 use crate::report::escaped;
 use std::fmt::Write;
 
-const COLOURS: [&str; 3] = ["#c0392b", "#2471a3", "#7f8c8d"];
+const COLOURS: [&str; 5] = ["#c0392b", "#2471a3", "#7f8c8d", "#b9770e", "#1e8449"];
 const PERCENTILES: [&str; 5] = ["50", "99", "99.9", "99.99", "max"];
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 220.0;

@@ -24,6 +24,8 @@ enum Kind {
     /// Wants a home to look for things in.
     Apache,
     Ours,
+    /// As Apache's, from its environment.
+    Rust,
     /// Stores nothing and reads no configuration.
     Null,
 }
@@ -35,6 +37,11 @@ impl Side {
 
     pub(super) fn stores(&self) -> bool {
         self.kind != Kind::Null
+    }
+
+    /// Whether gigabytes can be sent to it in minutes.
+    pub(super) fn fills(&self) -> bool {
+        matches!(self.kind, Kind::Apache | Kind::Ours)
     }
 
     pub(super) fn is_ours(&self) -> bool {
@@ -62,10 +69,13 @@ impl Side {
         }
         let file = dir.join("broker.conf");
         std::fs::write(&file, conf.join("\n") + "\n").map_err(BenchError::io(format!("writing {}", file.display())))?;
-        let mut command = self.command.join(" ");
-        if self.kind == Kind::Apache {
-            let home = shown(&dir);
-            command = command.replacen("java ", &format!("java -Drocketmq.home.dir={home} -Duser.home={home} "), 1);
+        let (mut command, home) = (self.command.join(" "), shown(&dir));
+        match self.kind {
+            Kind::Apache => {
+                command = command.replacen("java ", &format!("java -Drocketmq.home.dir={home} -Duser.home={home} "), 1);
+            }
+            Kind::Rust => command = format!("env ROCKETMQ_HOME={home} HOME={home} {command}"),
+            Kind::Ours | Kind::Null => {}
         }
         Ok(format!("{command} -c {}", shown(&file)))
     }
@@ -111,6 +121,17 @@ pub(super) fn ours(args: &CompareArgs) -> Result<Side, BenchError> {
     conf.extend(args.our_conf.iter().cloned());
     let command = pinned(args, [shown(&binary), "broker".to_owned()]);
     Ok(Side { name: "uringmq", command, conf, kind: Kind::Ours })
+}
+
+/// The broker of the crate `rocketmq-broker`.
+pub(super) fn rust(args: &CompareArgs) -> Result<Side, BenchError> {
+    let Some(binary) = &args.rocketmq_rust else {
+        let why = "the side of rocketmq-rust needs its binary (cargo install rocketmq-broker): give --rocketmq-rust";
+        return Err(BenchError::Process(why.to_owned()));
+    };
+    let binary = binary.canonicalize().map_err(BenchError::io(format!("finding {}", binary.display())))?;
+    let command = pinned(args, [shown(&binary), "--config-format properties".to_owned()]);
+    Ok(Side { name: "rust", command, conf: conf(args), kind: Kind::Rust })
 }
 
 pub(super) fn apache(args: &CompareArgs) -> Result<Side, BenchError> {

@@ -54,17 +54,19 @@ impl Measured {
     }
 }
 
-/// The table: a column a side, the ratio of ours to Apache's, and what is wanted of ours.
+/// The table: a column a side, the ratio of ours to Apache's, what is wanted of ours, and whether that is reached: `yes`, or the value that is
+/// missed, which [`loads::Wanted::value`] bounds by what the machine allows.
 pub(super) fn markdown(args: &CompareArgs, measured: &Measured, sides: &[&'static str]) -> String {
     let title = |side: &&str| match *side {
         "apache" => format!("Apache {}", args.apache_version),
         "uringmq" => "UringMQ".to_owned(),
+        "rust" => "rocketmq-rust".to_owned(),
         FIO => "the disk by fio".to_owned(),
         other => format!("{other} server"),
     };
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let head = std::iter::once("load".to_owned()).chain(sides.iter().map(title));
-    let head: Vec<String> = head.chain(["ratio".to_owned(), "wanted".to_owned()]).collect();
+    let head: Vec<String> = head.chain(["ratio", "wanted", "reached"].map(str::to_owned)).collect();
     let mut out = line(head.clone()) + &line(vec!["---".to_owned(); head.len()]);
     for row in loads::rows() {
         let rounds: Vec<Option<Vec<f64>>> = sides.iter().map(|side| measured.rounds(row, side)).collect();
@@ -78,7 +80,10 @@ pub(super) fn markdown(args: &CompareArgs, measured: &Measured, sides: &[&'stati
         };
         let mut cells = vec![format!("{}{}", row.load, row.figure.told())];
         cells.extend(rounds.iter().map(|rounds| rounds.as_ref().map_or("-".to_owned(), |r| cell(row.figure, r))));
-        cells.extend([ratio, row.wanted.to_owned()]);
+        let wanted = row.wanted.value(row.figure, of("apache"), of("null"));
+        let reached =
+            of("uringmq").zip(wanted).map_or("-".to_owned(), |(mine, wanted)| reached(row.figure, mine, wanted));
+        cells.extend([ratio, row.wanted.told(row.figure), reached]);
         out += &line(cells);
     }
     out += &format!(
@@ -103,6 +108,13 @@ fn ratio(figure: Figure, theirs: f64, mine: f64) -> String {
         (_, 0.0) | (0.0, _) => "-".to_owned(),
         _ if figure.more_is_better() => format!("{:.2}x", mine / theirs),
         _ => format!("1/{:.1}", theirs / mine),
+    }
+}
+
+fn reached(figure: Figure, mine: f64, wanted: f64) -> String {
+    match if figure.more_is_better() { mine >= wanted } else { mine <= wanted } {
+        true => "yes".to_owned(),
+        false => format!("no: {} {}", number(wanted), figure.unit()),
     }
 }
 
@@ -170,6 +182,12 @@ mod tests {
         assert!(measured.rounds(row, "null").is_none());
         assert_eq!(ratio(Figure::MsgPerS, 200.0, 500.0), "2.50x");
         assert_eq!(ratio(Figure::P999, 20.0, 2.0), "1/10.0");
+        let judged = |mine| reached(Figure::P99, mine, 1.0);
+        assert_eq!((judged(0.9), judged(1.25)), ("yes".to_owned(), "no: 1.000 ms".to_owned()));
+        assert_eq!(
+            (reached(Figure::MsgPerS, 9.0, 10.0), reached(Figure::MsgPerS, 11.0, 10.0)),
+            ("no: 10.0 msg/s".into(), "yes".into())
+        );
         assert_eq!((ratio(Figure::Refused, 0.0, 0.0), ratio(Figure::Refused, 3.0, 0.0)), ("equal".into(), "-".into()));
     }
 
