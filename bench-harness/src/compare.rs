@@ -285,7 +285,7 @@ impl Bench<'_> {
             self.note(loads::DRAIN, load.drain()?.msg_per_s);
         }
         match sends.key {
-            "delayed" => Ok(()), // its messages come later, under another key
+            "delayed" => Ok(()),               // its messages come later, under another key
             _ if !self.side.fills() => Ok(()), // its figures are told, its store is not ours to judge
             _ => verify::check(self.args, &load, &sent, batch),
         }

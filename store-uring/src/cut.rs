@@ -8,7 +8,7 @@
 use crate::io::{Access, File, Io, Open, write_all};
 use crate::log_reader::LogReader;
 use crate::log_scan::{At, Cursor, Segments};
-use crate::{StoreError, file_failed as failed};
+use crate::{StoreError, file_failed as failed, json_table};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -41,18 +41,7 @@ fn path(root: &Path) -> PathBuf {
 
 /// Durable when it returns: the next start cuts.
 pub async fn order<I: Io>(io: &I, root: &Path, order: &CutOrder) -> Result<(), StoreError> {
-    let (path, dir) = (path(root), root.join("config"));
-    let tmp = dir.join("cutOrder.json.tmp");
-    let text = serde_json::to_vec_pretty(order).expect("numbers and strings");
-    let file = io.open(&tmp, Open { access: Access::Create, direct: false }).await;
-    let file = file.map_err(|e| failed("open", &tmp, e))?;
-    file.set_len(text.len() as u64).await.map_err(|e| failed("set the length of", &tmp, e))?;
-    let mut buf = file.buffer(text.len());
-    buf.as_mut().copy_from_slice(&text);
-    write_all(&file, 0, buf).await.0.map_err(|e| failed("write", &tmp, e))?;
-    file.sync().await.map_err(|e| failed("sync", &tmp, e))?;
-    io.rename(&tmp, &path).await.map_err(|e| failed("rename", &tmp, e))?;
-    io.sync_dir(&dir).await.map_err(|e| failed("sync", &dir, e))
+    json_table::save_alone(io, &path(root), &serde_json::to_vec_pretty(order).expect("numbers and strings")).await
 }
 
 /// The CRC of a stored record, as an order names it.

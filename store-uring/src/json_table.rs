@@ -61,6 +61,13 @@ pub async fn save_unmarked<I: Io>(io: &I, path: &Path, text: &[u8]) -> Result<()
     put(io, &tmp, path).await
 }
 
+/// As `save` for what must not come back once it is gone: with neither mark nor backup.
+pub(crate) async fn save_alone<I: Io>(io: &I, path: &Path, text: &[u8]) -> Result<(), StoreError> {
+    let tmp = beside(path, ".tmp");
+    write_synced(io, &tmp, text, true).await?;
+    put(io, &tmp, path).await
+}
+
 async fn put<I: Io>(io: &I, tmp: &Path, path: &Path) -> Result<(), StoreError> {
     io.rename(tmp, path).await.map_err(|e| failed("rename", tmp, e))?;
     let dir = dir_of(path);

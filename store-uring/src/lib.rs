@@ -138,4 +138,8 @@ impl StoreConfig {
             Form::Batch => self.batch_file_bytes,
         }
     }
+    /// Where a queue's files are.
+    pub fn queue_dir(&self, form: Form, topic: &str, queue: u32) -> PathBuf {
+        self.root.join(form.dir()).join(topic).join(queue.to_string())
+    }
 }

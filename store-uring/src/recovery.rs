@@ -10,6 +10,7 @@
 //! 4. All is flushed and synced, then the checkpoint is written. Before a change that the checkpoint on disk would not cover, a lower
 //!    one is written and the store marked as running, so that a crash in here only makes the next start do the same again.
 mod lost_queues;
+mod renumbered;
 
 use crate::checkpoint::{self, Checkpoint};
 use crate::consume_queue::{Appended, BATCH_COUNT_MAX, Bounds, ConsumeQueue, Entry, Form};
@@ -259,7 +260,7 @@ impl<'a, I: Io> Recovery<'a, I> {
     /// Files of the other kind than the topic's queues are: of an earlier topic of that name. The queue is built from the log.
     async fn drop_foreign(&mut self, found: QueueFound) -> Result<(), StoreError> {
         self.report.note(format!("{}: not of the topic's queue.type; built again in the other form", found.name()));
-        let dir = self.config.root.join(found.form.dir()).join(&found.topic).join(found.queue.to_string());
+        let dir = self.config.queue_dir(found.form, &found.topic, found.queue);
         let file_bytes = self.config.file_bytes_of(found.form);
         let files = ConsumeQueue::of_form(found.form, self.io.clone(), dir, file_bytes, Bounds::default());
         files.destroy().await?;
@@ -585,70 +586,9 @@ impl<'a, I: Io> Recovery<'a, I> {
         Ok(())
     }
 
-    /// A lower offset than the queue's end, though later in the log: when a second record goes on from it, or it is offset 0, the
-    /// topic was deleted and made again, and the later records are the queue.
-    async fn renumber(&mut self, i: usize, at: u64, entry: Entry) -> Result<(), StoreError> {
-        let q = &mut self.queues[i];
-        let goes_on = q.renumbered.last().is_some_and(|(last, entry)| last + entry.count as u64 == at);
-        if !goes_on {
-            self.drop_renumbered(i);
-            self.queues[i].renumbered.push((at, entry));
-            return Ok(());
-        }
-        q.renumbered.push((at, entry));
-        self.accept_renumbered(i).await
-    }
-
-    async fn accept_renumbered(&mut self, i: usize) -> Result<(), StoreError> {
-        let records = std::mem::take(&mut self.queues[i].renumbered);
-        let Some((first, entry)) = records.first().copied() else { return Ok(()) };
-        let q = &self.queues[i];
-        self.report.note(format!(
-            "{}: numbered anew from {first} by the record at {}; entries {first}..{} are dropped",
-            q.found.name(),
-            entry.phy,
-            q.max
-        ));
-        self.open_queue(i).await?;
-        if first <= self.queues[i].bounds.min.0 {
-            self.restart(i, first).await?;
-        } else {
-            let q = &mut self.queues[i];
-            q.open.as_ref().expect("opened above").cut(QueueOffset(first)).await?;
-            q.max = first;
-        }
-        for (at, entry) in records {
-            self.append(i, at, entry).await?;
-        }
-        Ok(())
-    }
-
-    fn drop_renumbered(&mut self, i: usize) {
-        let q = &mut self.queues[i];
-        for (at, entry) in std::mem::take(&mut q.renumbered) {
-            let text = format!(
-                "{}: record at {} says it has queue offset {at}, which another has; in no queue",
-                q.found.name(),
-                entry.phy
-            );
-            self.report.note(text);
-        }
-    }
-
-    async fn settle_renumbered(&mut self) -> Result<(), StoreError> {
-        for i in 0..self.queues.len() {
-            match self.queues[i].renumbered.first() {
-                Some((0, _)) => self.accept_renumbered(i).await?,
-                Some(_) => self.drop_renumbered(i),
-                None => {}
-            }
-        }
-        Ok(())
-    }
-
     fn dir(&self, i: usize) -> PathBuf {
         let found = &self.queues[i].found;
-        self.config.root.join(found.form.dir()).join(&found.topic).join(found.queue.to_string())
+        self.config.queue_dir(found.form, &found.topic, found.queue)
     }
 
     /// Opens a queue that is to be changed, its files freed of what follows the end.
