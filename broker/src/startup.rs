@@ -97,6 +97,7 @@ pub fn run(run: BrokerRun) -> Ended {
 
 fn try_run(run: BrokerRun) -> Result<(), String> {
     let started = Instant::now();
+    machine::small_pages();
     let BrokerRun { mut config, beside, stop, ready } = run;
     let cpus = allowed_cpus(&config);
     let shards = config.shard_count(cpus.len());

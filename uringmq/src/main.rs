@@ -1,5 +1,7 @@
 //! The one binary: flags, configuration, logging and signals around the rooms. Knows no protocol and no store.
 mod cli;
+#[cfg(target_arch = "x86_64")]
+mod membarrier;
 mod servers;
 
 use clap::Parser;
