@@ -234,6 +234,9 @@ impl Bench<'_> {
         if all_kinds && self.wants("first") {
             self.first()?;
         }
+        if all_kinds && self.wants("idle") {
+            self.idle_connections(server.pid())?;
+        }
         for sends in loads::SENDS.iter().filter(|s| s.flush == flush && self.args.loads.contains(&s.key)) {
             self.sends(sends, server.pid())?;
         }
@@ -242,9 +245,6 @@ impl Bench<'_> {
         }
         if all_kinds && self.wants("memory") {
             self.note(loads::MEMORY, memory_kb(server.pid(), "VmHWM")? / 1024.0);
-        }
-        if all_kinds && self.wants("idle") {
-            self.idle_connections(server.pid())?;
         }
         stop(server, libc::SIGTERM)
     }
@@ -348,7 +348,7 @@ impl Bench<'_> {
         })
     }
 
-    /// What the server keeps for each of many connections that said one thing and are silent since.
+    /// What the server keeps for each of many connections that said one thing and are silent since; before the heavy loads, whose memory comes and goes.
     fn idle_connections(&mut self, pid: u32) -> Result<(), BenchError> {
         let before = memory_kb(pid, "VmRSS")?;
         let sockets = idle::open(broker(self.args), IDLE_CONNECTIONS)?;

@@ -27,7 +27,7 @@ const BUFFER_BYTES: usize = 64 * 1024;
 /// Digits of the largest queue offset.
 const NUMBER_CHARS_MAX: usize = 20;
 /// Buffers kept for reuse.
-const SPARE_BUFFERS: usize = 64;
+const SPARE_BUFFERS: usize = 16;
 
 /// What the derived files need of one record of a group.
 #[derive(Clone, Copy, Debug)]

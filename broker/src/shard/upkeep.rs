@@ -13,9 +13,10 @@ use uringmq_store::StoreError;
 use uringmq_store::derived::{self, Synced};
 
 const TICK_MS: u64 = 50;
-/// A checkpoint is due after so much was dispatched (or a segment, if that is less), or so long after the last one.
+/// A checkpoint is due after so much was dispatched (or a segment, if that is less), or so long after the last one. Each writes most pages of
+/// the index's slots; a start reads the log from it on, which is a matter of a quarter of a second.
 const CHECKPOINT_BYTES: u64 = 256 * 1024 * 1024;
-const CHECKPOINT_MS: i64 = 3000;
+const CHECKPOINT_MS: i64 = 10_000;
 const FLUSH_MS: i64 = 1000;
 /// A queue that nobody used for so long gives back its files and its memory.
 const REST_MS: i64 = 10_000;

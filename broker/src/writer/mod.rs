@@ -222,8 +222,8 @@ impl Waiting {
             hash_base[i] = hashes.len() as u32;
             hashes.extend_from_slice(&g.hashes);
             let mut bytes = std::mem::take(&mut g.bytes);
-            if bytes.len() < bytes.capacity() / 4 {
-                let exact = bytes.as_slice().to_vec(); // the cache is charged by length
+            if bytes.len() < bytes.capacity() / 4 * 3 {
+                let exact = bytes.as_slice().to_vec(); // the cache is charged by length, and the buffer is warm
                 shard.appends.recycle(std::mem::replace(&mut bytes, exact));
             }
             buffers[i] = Some(Arc::new(bytes));
