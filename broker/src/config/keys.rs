@@ -133,6 +133,9 @@ config_keys! {
     /// Pops that may wait, on each shard; and for one topic, group and queue.
     "maxPopPollingSize" => pop_parked_max: usize = 100_000, AtOnce;
     "popPollingSize" => pop_parked_per_line_max: usize = 1024, AtOnce;
+    /// Whether a group with too many messages of a queue in hand gets no more of it, and how many are not too many.
+    "enablePopMessageThreshold" => pop_limits_in_flight: bool = false, AtOnce;
+    "popInflightMessageThreshold" => pop_in_flight_max: i64 = 10_000, AtOnce;
     /// Nothing is stored for a group that is deleted.
     "popReviveSkipIfGroupAbsent" => pop_revive_needs_group: bool = true, AtOnce;
 

@@ -112,12 +112,29 @@ pub async fn ack_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Respons
         };
     }
     let visible_ms = receipt.pop_ms.saturating_add(receipt.invisible_ms);
-    let key = place.key(h.consumer_group, &receipt);
-    let gathered = shard.gather_ack(receipt.revive_queue, &key, &[h.offset], visible_ms)?;
+    let named = place.key(h.consumer_group, &receipt);
+    let gathered = shard.gather_ack(receipt.revive_queue, &named, &[h.offset], visible_ms)?;
     shard.push_appends();
     gathered.stored().await?;
     shard.pop.note_acked(1);
+    settle(shard, key, h.consumer_group, vec![h.offset]).await;
     Ok(Response::ok())
+}
+
+/// These messages are no longer in the group's hands. Does nothing unless that is limited.
+async fn settle(shard: &Rc<Shard>, key: QueueKey, group: &str, offsets: Vec<i64>) {
+    if !shard.config.borrow().pop_limits_in_flight {
+        return;
+    }
+    let group: Arc<str> = group.into();
+    let settled = shard.run_on(shard.owner(key), move |owner| async move {
+        let was_full = owner.pop_full_to_ms(key, &group).is_some();
+        owner.pop.in_flight.settle(key, &group, &offsets);
+        if was_full && owner.pop_full_to_ms(key, &group).is_none() {
+            owner.ring_pollers(key);
+        }
+    });
+    settled.await; // a broker that stops has nobody to limit
 }
 
 /// On the queue's owner: moves the group's offset over what is settled of its last ordered pop. False when that pop did not give the message.
@@ -161,9 +178,10 @@ pub async fn batch_ack(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Response,
         let source = Source::of_mark(&ack.retry).unwrap_or(Source::Topic);
         // What names no queue has no check point either.
         let Ok(place) = Place::find(shard, &ack.topic, &ack.consumer_group, source, ack.queue_id) else { continue };
-        if offsets.is_empty() || place.check_queue(req.origin).is_err() {
+        if offsets.is_empty() {
             continue;
         }
+        let Ok(queue) = place.check_queue(req.origin) else { continue };
         let key = Key {
             topic: place.topic.name.to_string(),
             queue_id: ack.queue_id,
@@ -173,12 +191,14 @@ pub async fn batch_ack(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Response,
             broker_name: request.broker_name.clone(),
         };
         let visible_ms = ack.pop_ms.saturating_add(ack.invisible_ms);
-        gathered.push((shard.gather_ack(ack.revive_queue_id, &key, &offsets, visible_ms)?, offsets.len()));
+        let stored = shard.gather_ack(ack.revive_queue_id, &key, &offsets, visible_ms)?;
+        gathered.push((stored, queue, &ack.consumer_group, offsets));
     }
     shard.push_appends();
-    for (gathered, count) in gathered {
+    for (gathered, queue, group, offsets) in gathered {
         gathered.stored().await?;
-        shard.pop.note_acked(count);
+        shard.pop.note_acked(offsets.len());
+        settle(shard, queue, group, offsets).await;
     }
     Ok(Response::ok())
 }
@@ -275,6 +295,14 @@ async fn change(shard: &Rc<Shard>, req: &Request<'_>, h: &ChangeInvisibleTime<'_
     shard.push_appends();
     renewed.stored().await?;
     ack.map_err(system_error)?.stored().await?;
+    if shard.config.borrow().pop_limits_in_flight {
+        let (group, offset, until_ms): (Arc<str>, _, _) =
+            (h.consumer_group.into(), h.offset, pop_ms.saturating_add(h.invisible_ms));
+        let prolonged = shard.run_on(shard.owner(queue), move |owner| async move {
+            owner.pop.in_flight.prolong(queue, &group, until_ms, offset);
+        });
+        prolonged.await; // a broker that stops has nobody to limit
+    }
     Ok(Changed { pop_ms, invisible_ms: h.invisible_ms, revive_queue: receipt.revive_queue })
 }
 

@@ -1,9 +1,10 @@
 //! POP consumption: the broker hands out messages for a time instead of queues for good. What a pop takes is noted by a check point in the
 //! revive topic before it is given; what is not acknowledged in its time is stored again in the group's retry topic of the topic. Source:
-//! behaviour sheet 9, wire-protocol sheet 6, store-format sheet 12; known faults O01, O02, O05; checked against Apache's broker 5.5.0.
+//! behaviour sheet 9, wire-protocol sheet 6, store-format sheet 12; known faults O01, O02, O05, O07; checked against Apache's broker 5.5.0.
 //!
 //! - [`ask`]: a pop on its connection's shard: which queues are asked, in what order; the answer;
 //! - [`take`]: a pop on a queue's owner: one at a time for a group, the check point, the group's offset;
+//! - [`in_flight`]: how many messages a group has in hand, on the queue's owner;
 //! - [`order`]: ordered pops of a queue, on its owner; [`order_file`] keeps them;
 //! - [`park`]: pops that wait for messages, on their connection's shard;
 //! - [`log`]: the records of the revive topic, which come up when their time has come (they are timers);
@@ -14,6 +15,7 @@
 //! queue, an invisible time or a number of messages that cannot be is refused; what was revived is acknowledged in the revive topic, so a
 //! restart does not revive it twice.
 pub mod ask;
+pub mod in_flight;
 pub mod log;
 pub mod order;
 mod order_file;
@@ -26,6 +28,7 @@ use crate::delay::Quiet;
 use crate::shard::Shard;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
+use in_flight::InFlight;
 use order::Orders;
 use park::Parked;
 use std::cell::{Cell, RefCell};
@@ -48,6 +51,8 @@ pub struct Pop {
     parked: Parked,
     /// Ordered pops of this shard's queues.
     pub orders: Orders,
+    /// What groups have in hand of this shard's queues.
+    pub in_flight: InFlight,
     saving: Turn,
     /// Spreads check points over the revive queues, and pops over queues.
     turn: Cell<u32>,

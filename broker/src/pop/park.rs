@@ -253,7 +253,8 @@ async fn try_one(shard: &Rc<Shard>, line: &Line) -> bool {
 /// Has the owners of the line's queues ring.
 async fn watch(shard: &Rc<Shard>, line: &Rc<Line>, watching: &mut Vec<TopicId>) -> Watched {
     let Some(first) = line.waiting.borrow().front().cloned() else { return Watched::default() };
-    look_all(shard, first.job(), Some((line, watching))).await.unwrap_or_default()
+    let pops = matches!(*first, Waiter::Pop(_));
+    look_all(shard, first.job(), pops, Some((line, watching))).await.unwrap_or_default()
 }
 
 fn unwatch(shard: &Shard, line: &Rc<Line>, watching: &[TopicId]) {
@@ -270,11 +271,16 @@ fn unwatch(shard: &Shard, line: &Rc<Line>, watching: &[TopicId]) {
 
 /// Whether there is something to pop for this job; `None` while the broker stops.
 pub async fn available(shard: &Rc<Shard>, job: &Job) -> Option<bool> {
-    look_all(shard, job, None).await.map(|watched| watched.available)
+    look_all(shard, job, false, None).await.map(|watched| watched.available)
 }
 
-/// As [`available`]. With a line: the owners ring it when that changes.
-async fn look_all(shard: &Rc<Shard>, job: &Job, ring: Option<(&Rc<Line>, &mut Vec<TopicId>)>) -> Option<Watched> {
+/// As [`available`]. `pops`: only what a pop would get now counts. With a line: the owners ring it when that changes.
+async fn look_all(
+    shard: &Rc<Shard>,
+    job: &Job,
+    pops: bool,
+    ring: Option<(&Rc<Line>, &mut Vec<TopicId>)>,
+) -> Option<Watched> {
     let targets = job.targets(shard, 0, false);
     let from = ring.is_some().then_some(shard.id);
     if let Some((line, watching)) = ring {
@@ -288,12 +294,14 @@ async fn look_all(shard: &Rc<Shard>, job: &Job, ring: Option<(&Rc<Line>, &mut Ve
     let mut all = Watched::default();
     for (owner, targets) in by_owner(shard, targets) {
         let (group, mode, attempt) = (job.group.name.clone(), job.mode, job.attempt.clone());
-        let order = move |owner: &Shard, key| match mode {
+        let blocked_to = move |owner: &Shard, key| match mode {
             Mode::Ordered => owner.pop.orders.blocked_to_ms(key, &group, attempt.as_deref(), owner.now_ms()),
+            // A notification tells of messages that the group has no room for, as Apache's does.
+            Mode::Pop if pops => owner.pop_full_to_ms(key, &group),
             Mode::Pop | Mode::Peek => None,
         };
         let group = job.group.name.clone();
-        let looked = shard.run_on(owner, move |owner| async move { look(&owner, &group, &targets, from, order) });
+        let looked = shard.run_on(owner, move |owner| async move { look(&owner, &group, &targets, from, blocked_to) });
         all.add(looked.await?);
     }
     Some(all)

@@ -126,6 +126,18 @@ impl Shard {
         self.pop.orders.blocked_to_ms(key, &ask.group.name, ask.attempt.as_deref(), ask.pop_ms)
     }
 
+    /// When the group, which has too much of this queue in hand, may get more; `None`: now.
+    pub fn pop_full_to_ms(&self, key: QueueKey, group: &Arc<str>) -> Option<i64> {
+        let config = self.config.borrow();
+        match config.pop_limits_in_flight {
+            true => {
+                let limit = usize::try_from(config.pop_in_flight_max).unwrap_or(0);
+                self.pop.in_flight.full_to_ms(key, group, limit, self.now_ms())
+            }
+            false => None,
+        }
+    }
+
     fn behind(&self, key: QueueKey, offset: i64) -> i64 {
         self.queues.get(key).map_or(0, |queue| (queue.cq.max().0 as i64 - offset).max(0))
     }
@@ -155,9 +167,12 @@ impl Shard {
                 self.offsets.set(key, group, offset);
             }
         }
-        if ask.mode == Mode::Ordered && self.blocked(ask, key).is_some() {
-            return Ok(0);
+        match ask.mode {
+            Mode::Ordered if self.blocked(ask, key).is_some() => return Ok(0),
+            Mode::Pop if self.pop_full_to_ms(key, group).is_some() => return Ok(self.behind(key, offset)),
+            Mode::Pop | Mode::Ordered | Mode::Peek => {}
         }
+        let first = offset;
         for _ in 0..LOOKS {
             offset = self.whole(key, offset).await?;
             let look = self.look(&pull_of(ask, key, offset, want)).await?;
@@ -183,7 +198,8 @@ impl Shard {
                 break;
             }
         }
-        Ok(self.behind(key, offset))
+        // What is only looked at is left there.
+        Ok(self.behind(key, if ask.mode == Mode::Peek { first } else { offset }))
     }
 
     /// Stores the check point of what was found; it is taken then.
@@ -222,6 +238,10 @@ impl Shard {
             self.push_appends();
             gathered.stored().await?;
             count(&self.pop.popped, part.positions.len());
+            if self.config.borrow().pop_limits_in_flight {
+                let of = (target.key(), &ask.group.name);
+                self.pop.in_flight.note(of.0, of.1, check_point.visible_ms(), part.offsets());
+            }
         }
         self.counters.get_messages.set(self.counters.get_messages.get() + messages);
         parts.push(part);

@@ -40,6 +40,11 @@ pub async fn tick(shard: Rc<Shard>) {
         if now - rested_ms >= REST_MS {
             rested_ms = now;
             shard.queues.all().iter().for_each(|queue| queue.cq.rest());
+            let in_flight = &shard.pop.in_flight;
+            match shard.config.borrow().pop_limits_in_flight {
+                true => in_flight.tidy(&shard.topics.borrow(), now),
+                false => in_flight.clear(),
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! POP consumption: what is popped and acknowledged does not come back, what is not does, across shards, restarts and kill -9; O01, O02, O05,
+//! POP consumption: what is popped and acknowledged does not come back, what is not does, across shards, restarts and kill -9; O01, O02, O05, O07,
 //! and the strings and handles by which clients work.
 use crate::common::{Client, Pop, Popped, Server, props};
 use std::collections::{BTreeMap, BTreeSet};
@@ -410,4 +410,63 @@ fn a_reset_moves_a_pop_group() {
     assert_eq!(client.pop(&pop).bodies(), ["m003", "m004"]);
     assert_eq!(client.pop(&pop).code, 210);
     server.check_healthy("a reset");
+}
+
+/// O07: with as many messages in hand as the threshold allows the group gets no more, and at once more when it acknowledges one, as well while it
+/// waits; what is visible again is in hand no more, and a start begins with nothing in hand.
+fn the_threshold_limits_what_is_in_hand(name: &str, settings: &str) {
+    let limits = "enablePopMessageThreshold=true\npopInflightMessageThreshold=1";
+    let mut server = start(name, &format!("{settings}\n{limits}"));
+    let mut client = server.client();
+    client.create_topic("limited", 1);
+    let sent = send(&mut client, "limited", 1, 12);
+    let pop = Pop { count: 2, ..Pop::of("limited", "g") };
+    let first = client.pop(&pop).messages;
+    assert_eq!(first.len(), 2);
+    for _ in 0..3 {
+        let refused = client.pop(&pop);
+        assert_eq!((refused.code, refused.rest), (210, 10), "what is left is counted");
+    }
+    assert_eq!(client.pop(&Pop { group: "h", ..pop }).messages.len(), 2, "another group has hands of its own");
+    // Twice the same is one acknowledgement.
+    client.acked("g", &first[0]);
+    client.acked("g", &first[0]);
+    let second = client.pop(&pop).messages;
+    assert_eq!(second.len(), 2);
+    let mut waiter = server.client();
+    let opaque = waiter.ask_pop(&pop.held());
+    assert_eq!(client.pop(&pop).code, 210);
+    client.acked("g", &first[1]);
+    client.acked("g", &second[0]);
+    let third = waiter.popped(opaque, "g").messages;
+    assert_eq!(third.len(), 2, "an acknowledgement wakes who waits for room");
+    [&second[1], &third[0], &third[1]].into_iter().for_each(|popped| client.acked("g", popped));
+    // Nobody acknowledges these: their time alone makes room, for the waiter too.
+    let left = client.pop(&Pop { invisible_ms: 1500, ..pop }).messages;
+    let opaque = waiter.ask_pop(&pop.held());
+    let fourth = waiter.popped(opaque, "g").messages;
+    assert_eq!((left.len(), fourth.len()), (2, 2));
+    server.kill();
+    server.start_again();
+    let mut client = server.client();
+    let mut seen: BTreeSet<String> = [first, second, third, fourth.clone()].concat().iter().map(Popped::body).collect();
+    fourth.iter().for_each(|popped| client.acked("g", popped));
+    // All that is left: two that were never popped, two that come back.
+    while seen.len() < sent.len() {
+        let popped = client.pop(&pop.held()).messages;
+        popped.iter().for_each(|popped| client.acked("g", popped));
+        seen.extend(popped.iter().map(Popped::body));
+    }
+    assert_eq!(seen, sent);
+    server.check_healthy(name);
+}
+
+#[test]
+fn the_threshold_limits_what_is_in_hand_on_one_shard() {
+    the_threshold_limits_what_is_in_hand("pop-limit-1", "shards=1");
+}
+
+#[test]
+fn the_threshold_limits_what_is_in_hand_on_four_shards() {
+    the_threshold_limits_what_is_in_hand("pop-limit-4", "shards=4");
 }
