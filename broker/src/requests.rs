@@ -189,6 +189,14 @@ requests! {
     DELETE_EXPIRED_COMMITLOG => Control, Light, task, h::admin::delete_expired_log;
     GET_BROKER_HA_STATUS     => Control, Light, task, h::admin::ha_status;
     RESET_MASTER_FLUSH_OFFSET => Local,  Light, sync, h::admin::reset_master_flush_offset;
+    GET_BROKER_EPOCH_CACHE   => Control, Light, sync, h::admin::epochs;
+    UPDATE_COLD_DATA_FLOW_CTR_CONFIG => Control, Light, sync, h::cold::update_thresholds;
+    REMOVE_COLD_DATA_FLOW_CTR_CONFIG => Control, Light, sync, h::cold::remove_threshold;
+    GET_COLD_DATA_FLOW_CTR_INFO => Control, Light, sync, h::cold::thresholds;
+    SET_COMMITLOG_READ_MODE  => Control, Light, sync, h::cold::set_read_ahead_mode;
+    CHECK_ROCKSDB_CQ_WRITE_PROGRESS => Control, Light, sync, h::rocksdb::check_progress;
+    EXPORT_ROCKSDB_CONFIG_TO_JSON => Control, Light, task, h::rocksdb::export_config;
+    POP_ROLLBACK             => Control, Light, sync, h::rocksdb::roll_back_pops;
     GET_ALL_DELAY_OFFSET     => Control, Light, sync, h::admin::all_delay_offsets;
     GET_TIMER_CHECK_POINT    => Control, Light, sync, h::timer::check_point;
     GET_TIMER_METRICS        => Control, Light, sync, h::timer::metrics;

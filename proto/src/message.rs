@@ -65,6 +65,10 @@ pub mod prop {
     pub const INNER_BASE: &str = "INNER_BASE";
     pub const INNER_MULTI_DISPATCH: &str = "INNER_MULTI_DISPATCH";
     pub const INNER_MULTI_QUEUE_OFFSET: &str = "INNER_MULTI_QUEUE_OFFSET";
+    /// From 0: the queue of a message that is nothing else but a plain one.
+    pub const PRIORITY: &str = "_SYS_MSG_PRIORITY_";
+    /// Which messages of a topic are to stay in order.
+    pub const SHARDING_KEY: &str = "__SHARDINGKEY";
     pub const TIMER_DELAY_SEC: &str = "TIMER_DELAY_SEC";
     pub const TIMER_DELAY_MS: &str = "TIMER_DELAY_MS";
     pub const TIMER_DELIVER_MS: &str = "TIMER_DELIVER_MS";

@@ -118,10 +118,18 @@ config_keys! {
     "enablePropertyFilter" => property_filter: bool = false, AtOnce;
     "filterSupportRetry" => filter_supports_retry: bool = false, AtOnce;
 
+    /// How much a group, and all of them, may read that is not in memory: told by code 2003, and limits nothing here.
+    "cgColdReadThreshold" => cold_read_group_bytes: i64 = 3_145_728, AtOnce;
+    "globalColdReadThreshold" => cold_read_global_bytes: i64 = 104_857_600, AtOnce;
+
     // -- pop
     "reviveQueueNum" => revive_queues: u32 = 8, Restart;
     /// Of each hundred pops, those that look at the retry topics first.
     "popFromRetryProbability" => pop_retry_percent: u32 = 20, AtOnce;
+    /// The same for pops of a priority topic by priority.
+    "popFromRetryProbabilityForPriority" => pop_retry_percent_for_priority: u32 = 0, AtOnce;
+    /// The highest queue of a priority topic comes first; else the lowest.
+    "priorityOrderAsc" => priority_order_asc: bool = true, AtOnce;
     /// Retry topics named `%RETRY%<group>_<topic>` are read.
     "retrieveMessageFromPopRetryTopicV1" => pop_retry_v1: bool = true, AtOnce;
     /// Retry topics named `%RETRY%<group>+<topic>` are written, and read.

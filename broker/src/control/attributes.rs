@@ -10,8 +10,11 @@ pub type Attributes = BTreeMap<String, String>;
 /// What a key's value may be.
 enum Kind {
     OneOf(&'static [&'static str]),
-    /// A whole number not below this.
-    Long(i64),
+    /// A whole number of this range, both ends included.
+    Long(i64, i64),
+    /// true or false, in any case.
+    Switch,
+    Text,
 }
 
 /// One known key.
@@ -24,20 +27,51 @@ struct Rule {
 pub const MESSAGE_TYPE: &str = "message.type";
 pub const MIXED: &str = "MIXED";
 
+pub const PRIORITY: &str = "PRIORITY";
+const CLEANUP_POLICY: &str = "cleanup.policy";
+const COMPACTION: &str = "COMPACTION";
+/// Of a hundred pops of a priority topic, how many look at its queues in the order of their priority.
+const PRIORITY_FACTOR: &str = "priority.factor";
+const PRIORITY_FACTOR_DEFAULT: u32 = 100;
+
 const TOPIC_RULES: &[Rule] = &[
     Rule { key: QUEUE_TYPE, changeable: false, kind: Kind::OneOf(&[QUEUE_TYPE_BATCH, "SimpleCQ"]) },
-    Rule { key: "cleanup.policy", changeable: false, kind: Kind::OneOf(&["DELETE", "COMPACTION"]) },
+    Rule { key: CLEANUP_POLICY, changeable: false, kind: Kind::OneOf(&["DELETE", COMPACTION]) },
     Rule {
         key: MESSAGE_TYPE,
         changeable: true,
-        kind: Kind::OneOf(&["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", MIXED]),
+        kind: Kind::OneOf(&["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", PRIORITY, "LITE", MIXED]),
     },
-    Rule { key: "reserve.time", changeable: true, kind: Kind::Long(-1) },
-    Rule { key: "lite.topic.expiration", changeable: true, kind: Kind::Long(-1) },
+    Rule { key: "reserve.time", changeable: true, kind: Kind::Long(-1, i64::MAX) },
+    Rule { key: "lite.topic.expiration", changeable: true, kind: Kind::Long(-1, i64::MAX) },
 ];
 
-/// Groups know no attribute in this line.
-const GROUP_RULES: &[Rule] = &[];
+/// Those of light topics (`lite.`) are kept and do nothing here.
+const GROUP_RULES: &[Rule] = &[
+    Rule { key: PRIORITY_FACTOR, changeable: true, kind: Kind::Long(0, 100) },
+    Rule { key: "lite.bind.topic", changeable: true, kind: Kind::Text },
+    Rule { key: "lite.sub.model", changeable: true, kind: Kind::OneOf(&["Shared", "Exclusive"]) },
+    Rule { key: "lite.sub.reset.offset.exclusive", changeable: true, kind: Kind::Switch },
+    Rule { key: "lite.sub.reset.offset.unsubscribe", changeable: true, kind: Kind::Switch },
+    Rule { key: "lite.sub.client.quota", changeable: true, kind: Kind::Long(-1, i64::MAX) },
+    Rule { key: "lite.sub.client.max.event.cnt", changeable: true, kind: Kind::Long(10, i64::MAX) },
+    Rule { key: "lite.sub.wildcard", changeable: true, kind: Kind::Text },
+];
+
+/// Whether its messages are to be popped in the order of their queues.
+pub fn is_priority(topic: &TopicConfig) -> bool {
+    topic.attributes.get(MESSAGE_TYPE).is_some_and(|kind| kind == PRIORITY)
+}
+
+/// Whether of each key only the newest message is wanted: its messages must have one.
+pub fn is_compaction(topic: &TopicConfig) -> bool {
+    topic.attributes.get(CLEANUP_POLICY).is_some_and(|policy| policy == COMPACTION)
+}
+
+/// The group's share of pops by priority, of a hundred.
+pub fn priority_factor(group: &Attributes) -> u32 {
+    group.get(PRIORITY_FACTOR).and_then(|text| text.parse().ok()).unwrap_or(PRIORITY_FACTOR_DEFAULT)
+}
 
 /// Which kind of queues a topic with these attributes has.
 pub fn form_of(topic: &TopicConfig) -> Form {
@@ -53,7 +87,8 @@ pub fn form_of(topic: &TopicConfig) -> Form {
 /// The remark: a piece that is neither `+key=value` nor `-key`, or a key that stands twice.
 pub fn parse(text: &str) -> Result<Attributes, String> {
     let mut signed = Attributes::new();
-    for piece in text.split(',').filter(|_| !text.trim().is_empty()) {
+    // As Java splits: empty pieces at the end are none.
+    for piece in text.trim_end_matches(',').split(',').filter(|_| !text.trim_end_matches(',').trim().is_empty()) {
         let (key, value) = match piece.split_once('=') {
             Some((key, value)) if key.starts_with('+') => (key, value),
             Some(_) => return Err(format!("add/alter attribute format is wrong: {piece}")),
@@ -118,10 +153,13 @@ fn check_value(rule: &Rule, value: &str) -> Result<(), String> {
     match rule.kind {
         Kind::OneOf(values) if values.contains(&value) => Ok(()),
         Kind::OneOf(values) => Err(format!("value is not in set: {values:?}")),
-        Kind::Long(min) => match value.parse::<i64>() {
-            Ok(number) if number >= min => Ok(()),
-            _ => Err(format!("value is not a number from {min}: {value}")),
+        Kind::Long(min, max) => match value.parse::<i64>() {
+            Ok(number) if (min..=max).contains(&number) => Ok(()),
+            _ => Err(format!("value is not in range({min}, {max}): {value}")),
         },
+        Kind::Switch if ["true", "false"].iter().any(|known| value.eq_ignore_ascii_case(known)) => Ok(()),
+        Kind::Switch => Err(format!("boolean attribute format is wrong: {value}")),
+        Kind::Text => Ok(()),
     }
 }
 
@@ -144,6 +182,8 @@ mod tests {
         assert_eq!(parse("  ").unwrap(), map(&[]));
         assert_eq!(parse("+a=b,-c").unwrap(), map(&[("+a", "b"), ("-c", "")]));
         assert_eq!(parse("+a=b=c").unwrap(), map(&[("+a", "b=c")]));
+        assert_eq!(parse("+a=b,,").unwrap(), map(&[("+a", "b")]));
+        assert_eq!(parse(",").unwrap(), map(&[]));
         for bad in ["a=b", "-a=b", "+=b", "-"] {
             assert!(parse(bad).unwrap_err().starts_with("add/alter attribute format is wrong: "), "{bad}");
         }
@@ -162,8 +202,8 @@ mod tests {
             ("+nobody.knows", "1", "unsupported key: "),
             ("-message.type", "", "only add attribute is supported while creating topic. key: "),
             ("+message.type", "fifo", "value is not in set: "),
-            ("+reserve.time", "-2", "value is not a number"),
-            ("+reserve.time", "x", "value is not a number"),
+            ("+reserve.time", "-2", "value is not in range(-1, "),
+            ("+reserve.time", "x", "value is not in range(-1, "),
             ("message.type", "FIFO", "wrong format key: "),
         ] {
             assert!(alter_topic(None, &map(&[(key, value)])).unwrap_err().starts_with(begins), "{key}={value}");
@@ -184,6 +224,26 @@ mod tests {
             ("-reserve.time", "", "attempt to delete a nonexistent key: "),
         ] {
             assert!(alter_topic(Some(&old), &map(&[(key, value)])).unwrap_err().starts_with(begins), "{key}={value}");
+        }
+    }
+
+    #[test]
+    fn a_group_has_attributes_of_its_own() {
+        let given = map(&[
+            ("+priority.factor", "50"),
+            ("+lite.sub.reset.offset.exclusive", "TRUE"),
+            ("+lite.sub.wildcard", ""),
+        ]);
+        let made = alter_group(None, &given).unwrap();
+        assert_eq!((priority_factor(&made), priority_factor(&map(&[]))), (50, 100));
+        for (key, value, begins) in [
+            ("+priority.factor", "101", "value is not in range(0, 100)"),
+            ("+lite.sub.client.max.event.cnt", "9", "value is not in range(10, "),
+            ("+lite.sub.reset.offset.exclusive", "yes", "boolean attribute format is wrong"),
+            ("+lite.sub.model", "exclusive", "value is not in set: "),
+            ("+message.type", "FIFO", "unsupported key: "),
+        ] {
+            assert!(alter_group(None, &map(&[(key, value)])).unwrap_err().starts_with(begins), "{key}={value}");
         }
     }
 

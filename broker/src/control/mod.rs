@@ -14,6 +14,7 @@ pub mod topics;
 use crate::Io;
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
+use crate::handlers::cold::Thresholds;
 use crate::mesh::Msg;
 use crate::registration::{self, Registration};
 use crate::shard::Shard;
@@ -62,6 +63,8 @@ pub struct Control {
     pub clients: RefCell<Clients>,
     pub locks: RefCell<Locks<MessageQueue>>,
     pub modes: RefCell<Modes>,
+    /// Groups' own thresholds of cold reads.
+    pub cold: RefCell<Thresholds>,
     pub registration: Registration,
     pub making: Making,
     pub deletions: Rc<Deletions>,
@@ -108,6 +111,7 @@ impl Control {
             clients: RefCell::default(),
             locks: RefCell::default(),
             modes: RefCell::new(modes),
+            cold: RefCell::default(),
             registration: Registration::default(),
             making: Making::default(),
             deletions: Rc::default(),

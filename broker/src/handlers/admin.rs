@@ -1,5 +1,5 @@
 //! The broker itself: its configuration (25, 26), what it does just now (28), cleaning (306, 316, 329), replicas
-//! (45, 907, 908).
+//! (45, 907, 908, 1007).
 //! Source: behaviour sheet 2.7, 12.1, 12.2; wire-protocol sheet 7.5; known fault X01 (what may not be set at run time).
 use crate::config::{BrokerConfig, UpdateError};
 use crate::control::making;
@@ -142,6 +142,11 @@ pub async fn ha_status(shard: &Rc<Shard>, _: &Request<'_>) -> Result<Response, B
         |s: Rc<Shard>| async move { s.replication.as_ref().expect("asked of the replication shard").status(&s) };
     let body = shard.run_on(shard.ha_shard, status).await.ok_or_else(stopping)?;
     Ok(Response::ok().body(fastjson::to_vec(&body)))
+}
+
+/// 1007. Only a broker under a controller has epochs.
+pub fn epochs(_: &Rc<Shard>, _: &Request<'_>) -> Result<Answer, BrokerError> {
+    Err(BrokerError::refused(code::SYSTEM_ERROR, "this request only for controllerMode"))
 }
 
 /// 908, for slaves only: a master has nobody to follow.

@@ -197,6 +197,10 @@ pub async fn query_consume_queue(shard: &Rc<Shard>, req: &Request<'_>) -> Result
     let h = QueryConsumeQueue::decode(req.cmd)?;
     let queue = queue_key(shard, h.topic, h.queue_id).and_then(|key| shard.queues.get(key));
     let range = queue.as_ref().map_or(0..0, |queue| queue.cq.min().0..queue.cq.max().0);
+    if shard.topic(h.topic).is_none() {
+        let remark = format!("{}@{} is not exist!", h.queue_id, h.topic);
+        return Err(BrokerError::refused(code::SYSTEM_ERROR, remark));
+    }
     let index = u64::try_from(h.index).ok().filter(|index| range.contains(index));
     let (Some(queue), Some(index)) = (queue, index) else {
         let remark = format!("Index {} of {}-{} is not exist!", h.index, h.topic, h.queue_id);
@@ -217,7 +221,10 @@ pub async fn query_consume_queue(shard: &Rc<Shard>, req: &Request<'_>) -> Result
     let body = QueryConsumeQueueBody {
         subscription_data: subscription.map(|s| subscription_data(h.topic, s)),
         // Of the group that was named; there is none, said in Java's way.
-        filter_data: h.consumer_group.is_some().then(|| "null".to_owned()),
+        filter_data: h.consumer_group.map(|group| match subscription {
+            Some(_) => "null".to_owned(),
+            None => format!("{group}@{} is not online!", h.topic),
+        }),
         max_queue_index: range.end as i64,
         min_queue_index: range.start as i64,
         queue_data: entries

@@ -1,4 +1,5 @@
 //! SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320). Check order: behaviour sheet 3.2.
+use crate::control::attributes;
 use crate::error::BrokerError;
 use crate::handlers::light::{self, LightKeys};
 use crate::requests::{Answer, Request};
@@ -38,6 +39,10 @@ struct SendProps<'a> {
     inner_num: Option<&'a str>,
     /// INNER_MULTI_DISPATCH: light queues that it is to be in, too; and those that it will be in.
     lights: Option<&'a str>,
+    priority: Option<&'a str>,
+    /// It has a property of a message that waits for a time, whatever its value; or one of messages that stay in order.
+    timed: bool,
+    in_order: bool,
     light_keys: LightKeys,
     /// Of an inner batch; else 0.
     messages: u16,
@@ -67,13 +72,18 @@ impl<'a> SendProps<'a> {
                 prop::KEYS => p.keys.keys = Some(value),
                 prop::TAGS => p.keys.tags = Some(value),
                 prop::WAIT => p.wait = !value.eq_ignore_ascii_case("false"),
-                prop::DELAY => p.delay = Some(value),
+                prop::DELAY => (p.delay, p.timed) = (Some(value), true),
+                prop::PRIORITY => p.priority = Some(value),
+                prop::SHARDING_KEY => p.in_order = true,
                 prop::TRAN_MSG => p.half = value.eq_ignore_ascii_case("true"),
                 prop::TIMER_DELAY_SEC
                 | prop::TIMER_DELAY_MS
                 | prop::TIMER_DELIVER_MS
                 | prop::TIMER_OUT_MS
-                | prop::TIMER_DEL_UNIQKEY => p.timer.take(name, value),
+                | prop::TIMER_DEL_UNIQKEY => {
+                    p.timed |= matches!(name, prop::TIMER_DELAY_SEC | prop::TIMER_DELAY_MS | prop::TIMER_DELIVER_MS);
+                    p.timer.take(name, value);
+                }
                 prop::INNER_NUM => p.inner_num = Some(value),
                 prop::INNER_MULTI_DISPATCH => p.lights = Some(value),
                 name if SET_BY_BROKER.contains(&name) => p.to_drop = true,
@@ -81,6 +91,29 @@ impl<'a> SendProps<'a> {
             }
         }
         p
+    }
+}
+
+/// Where a message with a priority goes. Source: Apache's broker 5.5.0, asked.
+enum Priority {
+    /// It has none that counts.
+    None,
+    Queue(u32),
+    /// It is a message of another kind, which has no priority: the property goes.
+    Dropped,
+}
+
+impl SendProps<'_> {
+    fn priority_of(&self, topic: &Topic) -> Priority {
+        let asked = self.priority.and_then(|text| text.parse::<i32>().ok());
+        match asked.and_then(|asked| u32::try_from(asked).ok()) {
+            None => Priority::None,
+            Some(_) if self.half || self.timed || self.in_order => Priority::Dropped,
+            Some(asked) => match u32::try_from(topic.config.write_queue_nums) {
+                Ok(queues @ 1..) => Priority::Queue(asked.min(queues - 1)),
+                _ => Priority::None,
+            },
+        }
     }
 }
 
@@ -180,7 +213,7 @@ fn send_one(
     req: &Request<'_>,
     h: &SendMessage<'_>,
     (topics, topic): (&TopicTable, &Topic),
-    queue: u32,
+    asked_queue: u32,
     now: i64,
 ) -> Result<Answer, BrokerError> {
     let config = shard.config();
@@ -193,6 +226,20 @@ fn send_one(
         text = &cleaned;
         props = SendProps::of(text, indexed);
     }
+    if attributes::is_compaction(&topic.config) && props.keys.keys.is_none_or(|keys| keys.trim().is_empty()) {
+        return Err(BrokerError::refused(code::MESSAGE_ILLEGAL, "Required message key is missing"));
+    }
+    let unranked;
+    let queue = match props.priority_of(topic) {
+        Priority::None => asked_queue,
+        Priority::Queue(queue) => queue,
+        Priority::Dropped => {
+            unranked = message::without(text, &[prop::PRIORITY]);
+            text = &unranked;
+            props = SendProps::of(text, indexed);
+            asked_queue
+        }
+    };
     let delay = delay_level(shard, &props)?;
     let half = props.half && !(h.reconsume_times > 0 && delay > 0);
     if half && config.reject_transaction_message {

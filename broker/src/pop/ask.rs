@@ -1,5 +1,6 @@
 //! A pop on its connection's shard: which queues are asked and in what order, and the answer. Source: behaviour sheet 9.2, wire-protocol
 //! sheet 6.1.
+use crate::control::attributes;
 use crate::error::BrokerError;
 use crate::handlers::offset::stopping;
 use crate::placement::ShardId;
@@ -109,12 +110,28 @@ impl Job {
         }
     }
 
-    /// The queues of a topic that are meant, from one of them on in a ring.
-    fn queues_of(&self, topic: &Arc<Topic>, source: Source, turn: u32) -> impl Iterator<Item = Target> {
+    /// Whether this turn looks at the queues in the order of their priority.
+    pub fn by_priority(&self, turn: u32) -> bool {
+        let factor = || attributes::priority_factor(&self.group.config.attributes);
+        self.mode == Mode::Pop && attributes::is_priority(&self.topic().config) && percent(turn) < factor()
+    }
+
+    /// The queues of a topic that are meant, from one of them on in a ring; `ranked` says whether from the last one down instead.
+    fn queues_of(
+        &self,
+        topic: &Arc<Topic>,
+        source: Source,
+        turn: u32,
+        ranked: Option<bool>,
+    ) -> impl Iterator<Item = Target> {
         let count = topic.config.read_queue_nums.max(0) as u32;
         // A retry topic has queues of its own.
         let one = (self.queue_id >= 0 && source == Source::Topic).then_some(self.queue_id as u32);
-        let ring = (0..count).map(move |nth| (turn % count.max(1) + nth) % count);
+        let ring = (0..count).map(move |nth| match ranked {
+            Some(true) => count - 1 - nth,
+            Some(false) => nth,
+            None => (turn % count.max(1) + nth) % count,
+        });
         let topic = topic.clone();
         ring.filter(move |queue| one.is_none_or(|one| one == *queue)).map(move |queue| Target {
             source,
@@ -131,13 +148,14 @@ impl Job {
             let found = read.then(|| topics.get(&names::pop_retry_topic(&self.group.name, &topic.name, v2)));
             found.flatten().cloned()
         };
-        let own = self.queues_of(&topic, Source::Topic, turn);
+        let ranked = self.by_priority(turn).then_some(config.priority_order_asc);
+        let own = self.queues_of(&topic, Source::Topic, turn, ranked);
         // What is popped from a retry topic by its own name has no further one, and what is ordered is never retried elsewhere.
         let plain = !topic.name.starts_with(names::RETRY_PREFIX) && self.mode != Mode::Ordered;
         let v1 = retry(false, plain && config.pop_retry_v1);
         let v2 = retry(true, plain && config.pop_retry_v2);
-        let v1 = v1.iter().flat_map(|topic| self.queues_of(topic, Source::RetryV1, turn));
-        let v2 = v2.iter().flat_map(|topic| self.queues_of(topic, Source::RetryV2, turn));
+        let v1 = v1.iter().flat_map(|topic| self.queues_of(topic, Source::RetryV1, turn, None));
+        let v2 = v2.iter().flat_map(|topic| self.queues_of(topic, Source::RetryV2, turn, None));
         match retry_first {
             true => v1.chain(v2).chain(own).collect(),
             false => own.chain(v1).chain(v2).collect(),
@@ -150,11 +168,15 @@ impl Job {
     /// When nothing was taken because of one.
     pub async fn run(&self, shard: &Rc<Shard>) -> Result<Outcome, BrokerError> {
         let turn = shard.pop.next_turn();
-        // Some of each hundred, spread evenly.
-        let retry_first = turn.wrapping_mul(37) % 100 < shard.config.borrow().pop_retry_percent;
+        let ranked = self.by_priority(turn);
+        let retry_first = {
+            let config = shard.config.borrow();
+            percent(turn) < if ranked { config.pop_retry_percent_for_priority } else { config.pop_retry_percent }
+        };
         let ask = Arc::new(self.ask(shard, turn));
         let targets = self.targets(shard, turn, retry_first);
-        let taken = take_all(shard, &ask, targets, self.max).await;
+        let groups = if ranked { in_their_order(shard, targets) } else { by_owner(shard, targets) };
+        let taken = take_all(shard, &ask, groups, self.max).await;
         match taken.failed {
             Some(e) if taken.parts.is_empty() => Err(e),
             _ => self.answer(shard, &ask, taken).await,
@@ -264,10 +286,15 @@ fn encode_retried(record: &Record<'_>, topic: &str, handle: &str, body: &mut Vec
     true
 }
 
-/// Asks the owners of the targets, neighbours of one owner together.
-async fn take_all(shard: &Rc<Shard>, ask: &Arc<Ask>, targets: Vec<Target>, want: usize) -> Taken {
+/// A number below 100 for a turn; those of a hundred turns are spread evenly.
+fn percent(turn: u32) -> u32 {
+    turn.wrapping_mul(37) % 100
+}
+
+/// Asks owners for what each has of the targets, one after another.
+async fn take_all(shard: &Rc<Shard>, ask: &Arc<Ask>, groups: Vec<(ShardId, Vec<Target>)>, want: usize) -> Taken {
     let mut all = Taken::default();
-    for (owner, targets) in by_owner(shard, targets) {
+    for (owner, targets) in groups {
         let (ask, left) = (ask.clone(), want - all.count().min(want));
         let taken = shard.run_on(owner, move |owner| take::take(owner, ask, targets, left)).await;
         let Some(taken) = taken else {
@@ -293,6 +320,19 @@ pub fn by_owner(shard: &Shard, targets: Vec<Target>) -> Vec<(ShardId, Vec<Target
         match known {
             Some((_, group)) => group.push(target),
             None => groups.push((owner, vec![target])),
+        }
+    }
+    groups
+}
+
+/// Targets by their owners, in their very order.
+fn in_their_order(shard: &Shard, targets: Vec<Target>) -> Vec<(ShardId, Vec<Target>)> {
+    let mut groups: Vec<(ShardId, Vec<Target>)> = Vec::new();
+    for target in targets {
+        let owner = shard.owner(target.key());
+        match groups.last_mut() {
+            Some((of, group)) if *of == owner => group.push(target),
+            _ => groups.push((owner, vec![target])),
         }
     }
     groups

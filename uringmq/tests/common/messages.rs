@@ -185,6 +185,11 @@ impl Client {
 
     /// 17, with `queue.type=BatchCQ`.
     pub fn create_batch_topic(&mut self, topic: &str, queues: &str) {
+        self.create_topic_with(topic, queues, "+queue.type=BatchCQ");
+    }
+
+    /// 17, with these attributes.
+    pub fn create_topic_with(&mut self, topic: &str, queues: &str, attributes: &str) {
         let ext = [
             ("topic", topic),
             ("defaultTopic", "TBW102"),
@@ -194,7 +199,7 @@ impl Client {
             ("topicFilterType", "SINGLE_TAG"),
             ("topicSysFlag", "0"),
             ("order", "false"),
-            ("attributes", "+queue.type=BatchCQ"),
+            ("attributes", attributes),
         ];
         self.ok(17, &ext, b"");
     }

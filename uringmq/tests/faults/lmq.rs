@@ -1,6 +1,7 @@
 //! Light queues (LMQ): messages are in them beside their own queues, numbered without gaps, through stops and kill -9; S14.
 use crate::common::{Client, Pull, Server, props};
 use std::time::{Duration, Instant};
+use uringmq_proto::message::parse_offset_id;
 
 const SETTINGS: &str =
     "enableLmq=true\nenableMultiDispatch=true\nflushConsumerOffsetInterval=100\nmappedFileSizeConsumeQueue=400";
@@ -215,4 +216,45 @@ fn delayed_messages_come_into_light_queues_late() {
         assert_eq!(client.pull_all("%LMQ%a", 0, 1, 1)[0].body, b"late");
         server.check_healthy("delayed messages of light queues");
     }
+}
+
+/// What is half is in no light queue until it is committed, nor ever when it is rolled back; over kill -9, the numbers have no gaps.
+#[test]
+fn a_half_message_comes_into_light_queues_once_it_is_committed() {
+    let mut server = Server::start("lmq-half", &format!("{SETTINGS}\nshards=2\nflushDiskType=SYNC_FLUSH"));
+    let mut client = server.client();
+    client.create_topic("T", 2);
+    let half = |client: &mut Client, body: &str| {
+        let pairs = [("TRAN_MSG", "true"), ("PGROUP", "p"), ("INNER_MULTI_DISPATCH", "%LMQ%h,%LMQ%i")];
+        let sent = client.sent("T", 1, &props(&pairs), body.as_bytes());
+        let phy = parse_offset_id(&sent.msg_id).expect("an offset id").1.to_string();
+        (sent.queue_offset.to_string(), phy)
+    };
+    let end = |client: &mut Client, (offset, phy): &(String, String), how: &str| {
+        let fields = [
+            ("producerGroup", "p"),
+            ("tranStateTableOffset", offset.as_str()),
+            ("commitLogOffset", phy.as_str()),
+            ("commitOrRollback", how),
+            ("fromTransactionCheck", "false"),
+            ("msgId", "m"),
+        ];
+        client.ok(37, &fields, b"");
+    };
+    let (kept, dropped, late) = (half(&mut client, "kept"), half(&mut client, "dropped"), half(&mut client, "late"));
+    client.sent("T", 0, &in_lights("%LMQ%h"), b"plain");
+    let mut bodies = vec!["plain".to_owned()];
+    check(&mut client, &[("%LMQ%h", &bodies), ("%LMQ%i", &Vec::new())]);
+    end(&mut client, &kept, "8");
+    end(&mut client, &dropped, "12");
+    bodies.push("kept".to_owned());
+    check(&mut client, &[("%LMQ%h", &bodies), ("%LMQ%i", &vec!["kept".to_owned()])]);
+    server.kill();
+    server.start_again();
+    let mut client = server.client();
+    check(&mut client, &[("%LMQ%h", &bodies), ("%LMQ%i", &vec!["kept".to_owned()])]);
+    end(&mut client, &late, "8");
+    bodies.push("late".to_owned());
+    check(&mut client, &[("%LMQ%h", &bodies), ("%LMQ%i", &vec!["kept".to_owned(), "late".to_owned()])]);
+    server.check_healthy("halves and light queues");
 }

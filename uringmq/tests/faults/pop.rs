@@ -470,3 +470,37 @@ fn the_threshold_limits_what_is_in_hand_on_one_shard() {
 fn the_threshold_limits_what_is_in_hand_on_four_shards() {
     the_threshold_limits_what_is_in_hand("pop-limit-4", "shards=4");
 }
+
+/// Messages with a priority are in the queue of that number, and pops take the highest queue first, across shards and a kill.
+fn priorities_come_first(name: &str, settings: &str) {
+    let mut server = start(name, settings);
+    let mut client = server.client();
+    client.create_topic_with("ranked", "6", "+message.type=PRIORITY");
+    let send = |client: &mut Client, priority: i32| {
+        let properties = props(&[("_SYS_MSG_PRIORITY_", &priority.to_string())]);
+        client.sent("ranked", 0, &properties, format!("p{priority}").as_bytes()).queue_id
+    };
+    let queues: Vec<i32> = [2, 5, 0, 9, 3, 1, 4].into_iter().map(|priority| send(&mut client, priority)).collect();
+    assert_eq!(queues, [2, 5, 0, 5, 3, 1, 4], "above the last queue is the last queue");
+    let pop = Pop { count: 1, ..Pop::of("ranked", "g") };
+    let one_by_one = |client: &mut Client, count: usize| -> Vec<String> {
+        (0..count).map(|_| client.pop(&pop.held()).messages[0].body()).collect()
+    };
+    assert_eq!(one_by_one(&mut client, 3), ["p5", "p9", "p4"]);
+    server.kill();
+    server.start_again();
+    let mut client = server.client();
+    send(&mut client, 8);
+    assert_eq!(one_by_one(&mut client, 5), ["p8", "p3", "p2", "p1", "p0"]);
+    server.check_healthy(name);
+}
+
+#[test]
+fn priorities_come_first_on_one_shard() {
+    priorities_come_first("pop-ranked-1", "shards=1");
+}
+
+#[test]
+fn priorities_come_first_on_four_shards() {
+    priorities_come_first("pop-ranked-4", "shards=4");
+}
