@@ -134,6 +134,7 @@ requests! {
     UNLOCK_BATCH_MQ          => Control, Light, sync, h::lock::unlock_batch;
     UPDATE_AND_CREATE_TOPIC  => Control, Light, task, h::topic::create_topic;
     UPDATE_AND_CREATE_TOPIC_LIST => Control, Light, task, h::topic::create_topics;
+    UPDATE_AND_CREATE_STATIC_TOPIC => Control, Light, task, h::static_topic::create;
     DELETE_TOPIC_IN_BROKER   => Control, Light, task, h::topic::delete_topic;
     GET_TOPIC_CONFIG         => Control, Light, sync, h::topic::topic_config;
     GET_ALL_TOPIC_CONFIG     => Control, Light, sync, h::topic::all_topic_configs;

@@ -343,6 +343,7 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         gate: Gate::new(),
         doors: Gate::new(),
         topics: RefCell::default(),
+        mappings: RefCell::default(),
         groups: RefCell::default(),
         marks: parts.marks.clone(),
         reader: LogReader::new(io.clone(), &parts.store),

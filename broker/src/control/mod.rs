@@ -6,6 +6,7 @@ pub mod clients;
 pub mod groups;
 pub mod locks;
 pub mod making;
+pub mod mappings;
 pub mod modes;
 pub mod persist;
 pub mod progress;
@@ -25,6 +26,7 @@ use groups::{AutoCreate, Groups};
 use hashbrown::HashMap;
 use locks::Locks;
 use making::{Deletions, Making};
+use mappings::Mappings;
 use modes::Modes;
 use persist::{OffsetsFile, Saver};
 use std::cell::{Cell, RefCell};
@@ -63,6 +65,8 @@ pub struct Control {
     pub clients: RefCell<Clients>,
     pub locks: RefCell<Locks<MessageQueue>>,
     pub modes: RefCell<Modes>,
+    /// Of static topics.
+    pub mappings: RefCell<Mappings>,
     /// Groups' own thresholds of cold reads.
     pub cold: RefCell<Thresholds>,
     pub registration: Registration,
@@ -75,6 +79,7 @@ pub struct Control {
     topics_file: Saver,
     groups_file: Saver,
     modes_file: Saver,
+    mappings_file: Saver,
     offsets_file: OffsetsFile,
     stopping: Cell<bool>,
 }
@@ -104,6 +109,8 @@ impl Control {
             groups.show_lights();
         }
         let modes = Modes::load(persist::read(io, config, "messageRequestMode.json", modes::parse_file).await?);
+        let file = persist::read(io, config, "topicQueueMapping.json", mappings::parse_file).await?;
+        let mappings = Mappings::load(file);
         info!(topics = topics.count(), groups = groups.count(), "tables loaded");
         let control = Control {
             topics: RefCell::new(topics),
@@ -111,6 +118,7 @@ impl Control {
             clients: RefCell::default(),
             locks: RefCell::default(),
             modes: RefCell::new(modes),
+            mappings: RefCell::new(mappings),
             cold: RefCell::default(),
             registration: Registration::default(),
             making: Making::default(),
@@ -120,6 +128,7 @@ impl Control {
             topics_file: Saver::new("topics.json"),
             groups_file: Saver::new("subscriptionGroup.json"),
             modes_file: Saver::new("messageRequestMode.json"),
+            mappings_file: Saver::new("topicQueueMapping.json"),
             offsets_file: OffsetsFile::default(),
             stopping: Cell::new(false),
         };
@@ -135,6 +144,9 @@ impl Control {
     /// Shows all tables to every shard.
     pub fn publish(&self, shard: &Shard) {
         self.publish_topics(shard);
+        if !self.mappings.borrow().all().is_empty() {
+            self.publish_mappings(shard);
+        }
         let names: Vec<Arc<str>> = self.groups.borrow().all().keys().cloned().collect();
         self.publish_groups(shard, &names);
     }
@@ -211,6 +223,22 @@ impl Control {
     pub async fn modes_changed(&self) -> Result<(), BrokerError> {
         let ticket = self.modes_file.want();
         self.modes_file.saved(ticket).await
+    }
+
+    fn publish_mappings(&self, shard: &Shard) {
+        let table = Arc::new(self.mappings.borrow().snapshot(&shard.config.borrow().broker_name));
+        *shard.mappings.borrow_mut() = table.clone();
+        shard.mesh.push_all(|| {
+            let table = table.clone();
+            Msg::Run(Box::new(move |shard| *shard.mappings.borrow_mut() = table))
+        });
+    }
+
+    /// Mappings of static topics changed: every shard is shown them, and they are saved when this returns.
+    pub async fn mappings_changed(&self, shard: &Shard) -> Result<(), BrokerError> {
+        self.publish_mappings(shard);
+        let ticket = self.mappings_file.want();
+        self.mappings_file.saved(ticket).await
     }
 
     /// The request modes are its master's now: they will be saved.
@@ -349,10 +377,11 @@ pub fn is_stopping(shard: &Shard) -> bool {
 /// Starts the savers, the periodic tasks and the registration; on shard 0, once it can be connected to. Returns when the NameServers
 /// that answer know the broker, or after a second.
 pub async fn start(shard: &Rc<Shard>) {
-    let savers: [(SaverOf, TextOf); 3] = [
+    let savers: [(SaverOf, TextOf); 4] = [
         (|c| &c.topics_file, |c| c.topics.borrow().file_text()),
         (|c| &c.groups_file, |c| c.groups.borrow().file_text()),
         (|c| &c.modes_file, |c| c.modes.borrow().file_text()),
+        (|c| &c.mappings_file, |c| c.mappings.borrow().file_text()),
     ];
     for (saver, text) in savers {
         glommio::spawn_local(persist::run(shard.clone(), saver, text)).detach();
@@ -378,6 +407,10 @@ pub async fn save_all(shard: &Rc<Shard>) -> Result<(), BrokerError> {
     control.topics_file.saved(topics).await?;
     control.groups_file.saved(groups).await?;
     control.modes_file.saved(modes).await?;
+    if !control.mappings.borrow().all().is_empty() {
+        let mappings = control.mappings_file.want();
+        control.mappings_file.saved(mappings).await?;
+    }
     persist::save_offsets(shard).await?;
     crate::delay::save(shard).await?;
     Ok(())

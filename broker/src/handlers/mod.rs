@@ -17,6 +17,7 @@ pub mod reply;
 pub mod rocksdb;
 pub mod send;
 pub mod send_back;
+pub mod static_topic;
 pub mod stats;
 pub mod timer;
 pub mod topic;

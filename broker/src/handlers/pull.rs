@@ -1,5 +1,6 @@
 //! PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): the checks before the queue's owner is asked. Order: behaviour sheet 4.1.
 use crate::error::BrokerError;
+use crate::handlers::static_topic;
 use crate::mesh::Msg;
 use crate::requests::{Answer, Request};
 use crate::shard::Shard;
@@ -18,7 +19,16 @@ use uringmq_proto::names::{self, perm};
 use uringmq_proto::types::QueueKey;
 
 pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError> {
-    let h = PullMessage::decode(req.cmd)?;
+    let mut h = PullMessage::decode(req.cmd)?;
+    let place = match static_topic::for_pull(shard, req.cmd, (h.topic, h.queue_id, h.queue_offset)) {
+        Ok(place) => place,
+        Err(response) => return Ok(Answer::Now(response)),
+    };
+    if let Some(place) = place {
+        h.queue_id = i32::try_from(place.queue).unwrap_or(i32::MAX);
+        h.queue_offset = h.queue_offset.saturating_sub(place.delta);
+        h.commit_offset = h.commit_offset.saturating_sub(place.delta).max(0);
+    }
     let config = shard.config();
     let forbidden = |remark: String, kind: i32| {
         Ok(Answer::Now(pull_refusal(code::NO_PERMISSION, remark, h.queue_offset).with("forbiddenType", kind)))
@@ -83,6 +93,7 @@ pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
         by_properties,
         suspend_ms: (h.has(pull_flag::SUSPEND)).then_some(suspend_ms),
         commit: (h.has(pull_flag::COMMIT_OFFSET)).then_some(h.commit_offset),
+        delta: place.map(|place| place.delta),
     };
     let owner = shard.owner(key);
     shard.mesh.push(owner, Msg::Pull(Box::new(ask)));

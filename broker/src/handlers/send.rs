@@ -2,6 +2,7 @@
 use crate::control::attributes;
 use crate::error::BrokerError;
 use crate::handlers::light::{self, LightKeys};
+use crate::handlers::static_topic;
 use crate::requests::{Answer, Request};
 use crate::shard::Shard;
 use crate::shard::appends::{KeyProps, PendingSend, Receipt, Refusal, RunBuilder};
@@ -154,9 +155,17 @@ pub(super) fn admit(shard: &Shard, topic: &str, now_ms: i64) -> Result<(), Broke
 }
 
 fn try_send(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError> {
-    let h = SendMessage::decode(req.cmd)?;
+    let mut h = SendMessage::decode(req.cmd)?;
     let config = shard.config();
     let now = shard.now_ms();
+    let logical = match static_topic::for_send(shard, req.cmd, h.topic, h.queue_id, now as usize) {
+        Ok(logical) => logical,
+        // Before anything else is looked at, so it tells no region.
+        Err(e) => return Ok(Answer::Now(crate::responses::of_error(&e))),
+    };
+    if let Some((_, place)) = logical {
+        h.queue_id = i32::try_from(place.queue).unwrap_or(i32::MAX);
+    }
     admit(shard, h.topic, now)?;
     // Borrowed, not cloned: a counter that all cores touch would cost more than the rest of the checks.
     let topics = shard.topics.borrow();
@@ -190,10 +199,22 @@ fn try_send(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError>
     if req.cmd.body.len() > config.message_bytes_max {
         return Err(illegal(config.message_bytes_max));
     }
+    let spot = match logical {
+        Some((told, place)) => Spot { queue, told: told.max(0) as u32, delta: place.delta },
+        None => Spot { queue, told: queue, delta: 0 },
+    };
     if h.batch {
-        return send_batch(shard, req, &h, topic, queue);
+        return send_batch(shard, req, &h, topic, spot);
     }
-    send_one(shard, req, &h, (&topics, topic), queue, now)
+    send_one(shard, req, &h, (&topics, topic), spot, now)
+}
+
+/// The queue that a message goes to, and what the client is told: of a static topic the logical queue, whose offsets are `delta` more.
+#[derive(Clone, Copy)]
+struct Spot {
+    queue: u32,
+    told: u32,
+    delta: i64,
 }
 
 fn pick_queue(shard: &Shard, topic: &Topic, now: i64) -> u32 {
@@ -213,7 +234,7 @@ fn send_one(
     req: &Request<'_>,
     h: &SendMessage<'_>,
     (topics, topic): (&TopicTable, &Topic),
-    asked_queue: u32,
+    spot: Spot,
     now: i64,
 ) -> Result<Answer, BrokerError> {
     let config = shard.config();
@@ -230,16 +251,19 @@ fn send_one(
         return Err(BrokerError::refused(code::MESSAGE_ILLEGAL, "Required message key is missing"));
     }
     let unranked;
-    let queue = match props.priority_of(topic) {
-        Priority::None => asked_queue,
-        Priority::Queue(queue) => queue,
+    let spot = match props.priority_of(topic) {
+        Priority::None => spot,
+        Priority::Queue(queue) => Spot { queue, told: queue, delta: 0 },
         Priority::Dropped => {
             unranked = message::without(text, &[prop::PRIORITY]);
             text = &unranked;
             props = SendProps::of(text, indexed);
-            asked_queue
+            spot
         }
     };
+    let queue = spot.queue;
+    // Where it waits is no queue of a static topic.
+    let waiting = Spot { delta: 0, ..spot };
     let delay = delay_level(shard, &props)?;
     let half = props.half && !(h.reconsume_times > 0 && delay > 0);
     if half && config.reject_transaction_message {
@@ -270,11 +294,11 @@ fn send_one(
         message::push_property(more.to_mut(), prop::TRANSACTION_ID, props.keys.uniq_key.unwrap_or_default());
         // Its end is looked up by its place in the log, so it must be readable when the producer hears of it.
         props.wait = true;
-        return store_one(shard, req, h, (&kept, &more), &props, (half_topic, 0, queue));
+        return store_one(shard, req, h, (&kept, &more), &props, (half_topic, Spot { queue: 0, ..waiting }));
     }
     if delay == 0 {
         let Fate::Waits { out_ms } = props.timer.fate(&config, now)? else {
-            return store_one(shard, req, h, (text, &more), &props, (topic, queue, queue));
+            return store_one(shard, req, h, (text, &more), &props, (topic, spot));
         };
         // How full a slot is only shard 0 knows.
         if !req.retried && put::has_limit(&config) {
@@ -288,14 +312,14 @@ fn send_one(
             let uniq_key = props.keys.uniq_key.unwrap_or_default();
             props.recall = recall::handle(&topic.name, &config.broker_name, out_ms + 1, uniq_key);
         }
-        return store_one(shard, req, h, (text, &more), &props, (timer_topic, 0, queue));
+        return store_one(shard, req, h, (text, &more), &props, (timer_topic, Spot { queue: 0, ..waiting }));
     }
     let schedule =
         topics.get(names::SCHEDULE_TOPIC).ok_or_else(|| BrokerError::NoTopic(names::SCHEDULE_TOPIC.into()))?;
     message::push_property(more.to_mut(), prop::REAL_TOPIC, &topic.name);
     message::push_property(more.to_mut(), prop::REAL_QID, &queue.to_string());
     props.keys.delay_level = delay;
-    let place = (&**schedule, delay as u32 - 1, queue);
+    let place = (&**schedule, Spot { queue: delay as u32 - 1, ..waiting });
     if props.delay.and_then(|d| d.parse::<i32>().ok()) == Some(delay) && !props.timer.has_time() {
         return store_one(shard, req, h, (text, &more), &props, place);
     }
@@ -346,17 +370,17 @@ thread_local! {
     static UNIQ_KEYS: RefCell<Option<UniqKeys>> = const { RefCell::new(None) };
 }
 
-/// Encodes the record and leaves it with the writer. `place`: topic and queue to store in, and the queue to answer with.
+/// Encodes the record and leaves it with the writer. `place`: topic and queue to store in, and what to answer.
 fn store_one(
     shard: &Rc<Shard>,
     req: &Request<'_>,
     h: &SendMessage<'_>,
     (text, more): (&str, &str),
     props: &SendProps<'_>,
-    place: (&Topic, u32, u32),
+    (topic, spot): (&Topic, Spot),
 ) -> Result<Answer, BrokerError> {
     let Some(conn) = shard.conns.get(req.origin.conn) else { return Ok(Answer::Later) };
-    let (topic, queue, asked_queue) = place;
+    let queue = spot.queue;
     let mut run = RunBuilder::new(shard, QueueKey { topic: topic.id, queue });
     let record = NewRecord {
         topic: &topic.name,
@@ -381,7 +405,8 @@ fn store_one(
         conn,
         opaque: req.origin.opaque,
         oneway: req.origin.oneway,
-        queue_id: asked_queue,
+        queue_id: spot.told,
+        offset_delta: spot.delta,
         uniq_key: SmallVec::from_slice(props.keys.uniq_key.unwrap_or("").as_bytes()),
         batch_lens: Box::default(),
         recall: props.recall.as_str().into(),
@@ -435,10 +460,10 @@ fn send_inner_batch(
     shard: &Rc<Shard>,
     req: &Request<'_>,
     h: &SendMessage<'_>,
-    (topic, queue): (&Topic, u32),
+    (topic, spot): (&Topic, Spot),
     props: &SendProps<'_>,
 ) -> Result<Answer, BrokerError> {
-    let config = shard.config();
+    let (config, queue) = (shard.config(), spot.queue);
     let items = message::batch_items(req.cmd.body);
     let count = items.map(|item| item.map_err(|e| BrokerError::refused(code::MESSAGE_ILLEGAL, e.to_string())));
     let count = count.collect::<Result<Vec<_>, _>>()?.len();
@@ -476,7 +501,8 @@ fn send_inner_batch(
         conn,
         opaque: req.origin.opaque,
         oneway: req.origin.oneway,
-        queue_id: queue,
+        queue_id: spot.told,
+        offset_delta: spot.delta,
         uniq_key: SmallVec::from_slice(props.keys.uniq_key.unwrap_or("").as_bytes()),
         batch_lens: Box::default(),
         recall: Box::default(),
@@ -501,9 +527,9 @@ fn send_batch(
     req: &Request<'_>,
     h: &SendMessage<'_>,
     topic: &Topic,
-    queue: u32,
+    spot: Spot,
 ) -> Result<Answer, BrokerError> {
-    let outcome = try_batch(shard, req, h, topic, queue);
+    let outcome = try_batch(shard, req, h, topic, spot);
     match (outcome, message::property(h.properties, prop::UNIQ_KEY)) {
         // A refused inner batch is told by its key, too.
         (Err(e), Some(key)) if topic.form() == Form::Batch => {
@@ -520,9 +546,9 @@ fn try_batch(
     req: &Request<'_>,
     h: &SendMessage<'_>,
     topic: &Topic,
-    queue: u32,
+    spot: Spot,
 ) -> Result<Answer, BrokerError> {
-    let config = shard.config();
+    let (config, queue) = (shard.config(), spot.queue);
     if topic.name.len() > names::PLAIN_TOPIC_BYTES_MAX || topic.name.starts_with(names::RETRY_PREFIX) {
         let remark = format!("batch request does not support retry group {}", topic.name);
         return Err(BrokerError::refused(code::MESSAGE_ILLEGAL, remark));
@@ -537,7 +563,7 @@ fn try_batch(
         return Err(illegal(config.message_bytes_max));
     }
     if topic.form() == Form::Batch && props.keys.uniq_key.is_some() {
-        return send_inner_batch(shard, req, h, (topic, queue), &props);
+        return send_inner_batch(shard, req, h, (topic, spot), &props);
     }
     inner_messages(h.sys_flag, None, topic, true)?;
     let Some(conn) = shard.conns.get(req.origin.conn) else { return Ok(Answer::Later) };
@@ -574,7 +600,8 @@ fn try_batch(
         conn,
         opaque: req.origin.opaque,
         oneway: req.origin.oneway,
-        queue_id: queue,
+        queue_id: spot.told,
+        offset_delta: spot.delta,
         uniq_key: SmallVec::from_slice(props.keys.uniq_key.unwrap_or("").as_bytes()),
         batch_lens: run.lens().into(),
         recall: Box::default(),
@@ -614,7 +641,7 @@ pub fn answer(shard: &Rc<Shard>, send: PendingSend, outcome: Result<Receipt, Ref
             let ext: [(Cow<'_, str>, Value<'_>); 7] = [
                 (Cow::Borrowed("msgId"), Value::Str(Cow::Borrowed(&ids))),
                 (Cow::Borrowed("queueId"), Value::U64(send.queue_id as u64)),
-                (Cow::Borrowed("queueOffset"), Value::U64(receipt.queue_offset.0)),
+                (Cow::Borrowed("queueOffset"), Value::I64(receipt.queue_offset.0 as i64 + send.offset_delta)),
                 (Cow::Borrowed(prop::MSG_REGION), Value::Str(Cow::Borrowed(&config.region_id))),
                 (Cow::Borrowed(prop::TRACE_ON), Value::Bool(config.trace_on)),
                 (Cow::Borrowed("transactionId"), Value::Str(Cow::Borrowed(uniq))),

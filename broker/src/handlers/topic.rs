@@ -10,14 +10,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tracing::info;
 use uringmq_proto::body::stats::TopicList;
-use uringmq_proto::body::topic::{CreateTopicList, DataVersion, TopicConfig, TopicConfigAndMapping};
+use uringmq_proto::body::topic::{CreateTopicList, TopicConfig, TopicConfigAndMapping};
 use uringmq_proto::command::Response;
 use uringmq_proto::fastjson;
 use uringmq_proto::headers::Header;
 use uringmq_proto::headers::topic::{CreateTopic, GetAllTopicConfig, GetTopicConfig, TopicOnly};
 use uringmq_proto::names;
 
-fn refused(e: TopicError) -> BrokerError {
+pub(super) fn refused(e: TopicError) -> BrokerError {
     BrokerError::refused(e.code(), e.to_string())
 }
 
@@ -34,7 +34,11 @@ pub async fn create_topics(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Respo
     create_all(shard, req, list.topic_config_list).await
 }
 
-async fn create_all(shard: &Rc<Shard>, req: &Request<'_>, wanted: Vec<TopicConfig>) -> Result<Response, BrokerError> {
+pub(super) async fn create_all(
+    shard: &Rc<Shard>,
+    req: &Request<'_>,
+    wanted: Vec<TopicConfig>,
+) -> Result<Response, BrokerError> {
     let control = shard.control();
     let policy = control::policy(&shard.config());
     control.deletions.over().await;
@@ -77,6 +81,9 @@ pub async fn delete_topic(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Respon
     }
     let gone: Vec<Arc<str>> = gone.iter().map(|topic| topic.name.clone()).collect();
     info!(topics = ?gone, by = %req.origin.peer, "topics deleted");
+    if control.mappings.borrow_mut().remove(gone.iter().map(|name| &**name), shard.now_ms()) {
+        control.mappings_changed(shard).await?;
+    }
     let change = control.topics_deleted(shard);
     making::bury(shard, deleting, &gone, Some(change), None).await?;
     Ok(Response::ok())
@@ -103,7 +110,8 @@ pub fn topic_config(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, Brok
         None if shard.config().light_queues() && names::is_light_queue(h.topic) => TopicConfig::new(h.topic, 1),
         None => return Err(BrokerError::NoTopic(h.topic.to_owned())),
     };
-    Ok(json_answer(&TopicConfigAndMapping { mapping_detail: None, config }))
+    let mapping_detail = if h.lo { shard.control().mappings.borrow().get(h.topic).cloned() } else { None };
+    Ok(json_answer(&TopicConfigAndMapping { mapping_detail, config }))
 }
 
 /// 21.
@@ -112,8 +120,9 @@ pub fn all_topic_configs(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer,
     let topics = shard.control().topics.borrow();
     let (skip, take) = page_range(h.topic_seq, h.max_topic_num);
     let mut table = topics.wrapper(topics.all().skip(skip).take(take));
-    table.mapping_data_version = Some(DataVersion::default());
-    table.topic_queue_mapping_detail_map = Some(Default::default());
+    let mappings = shard.control().mappings.borrow();
+    table.mapping_data_version = Some(mappings.version());
+    table.topic_queue_mapping_detail_map = Some(mappings.all().clone());
     table.topic_queue_mapping_info_map = Some(Default::default());
     let response = Response::ok().with("totalTopicNum", topics.count() as u64);
     Ok(response.body(fastjson::to_vec(&table)).into())

@@ -291,6 +291,7 @@ fn pull_of(ask: &Ask, key: QueueKey, offset: i64, want: usize) -> PullAsk {
         by_properties: ask.by_properties.clone(),
         suspend_ms: None,
         commit: None,
+        delta: None,
         sys_flags: SysFlags { topic: 0, group: 0 },
     }
 }

@@ -43,14 +43,15 @@ impl Payloads {
             return body.clone();
         }
         let topics = shard.control().topics.borrow();
-        let body = Rc::new(encode(topics.wrapper(topics.all()), form));
+        let body = Rc::new(encode(with_mappings(topics.wrapper(topics.all()), shard), form));
         *self.whole.borrow_mut() = Some((form, body.clone()));
         body
     }
 
     /// Some topics, with the version of all; those that are gone meanwhile are left out.
     pub fn some(&self, shard: &Shard, names: &BTreeSet<Arc<str>>) -> Rc<Vec<u8>> {
-        Rc::new(encode(only(&shard.control().topics.borrow(), names), form(shard)))
+        let wrapper = only(&shard.control().topics.borrow(), names);
+        Rc::new(encode(with_mappings(wrapper, shard), form(shard)))
     }
 }
 
@@ -58,14 +59,22 @@ fn only(topics: &Topics, names: &BTreeSet<Arc<str>>) -> TopicConfigSerializeWrap
     topics.wrapper(names.iter().filter_map(|name| topics.get(name)))
 }
 
+/// Tells of those of its topics that are static.
+fn with_mappings(mut wrapper: TopicConfigSerializeWrapper, shard: &Shard) -> TopicConfigSerializeWrapper {
+    let (mappings, config) = (shard.control().mappings.borrow(), shard.config.borrow());
+    let topics = wrapper.topic_config_table.keys();
+    let infos = topics.filter_map(|topic| Some((topic.clone(), mappings.info(topic, &config.broker_name)?)));
+    wrapper.topic_queue_mapping_info_map = Some(infos.collect());
+    wrapper.mapping_data_version = Some(mappings.version());
+    wrapper
+}
+
 fn encode(mut wrapper: TopicConfigSerializeWrapper, form: Form) -> Vec<u8> {
     let both = perm::READ | perm::WRITE;
     if form.permission & both != both {
         wrapper.topic_config_table.values_mut().for_each(|topic| topic.perm &= form.permission);
     }
-    wrapper.mapping_data_version = Some(DataVersion::default());
     wrapper.topic_queue_mapping_detail_map = Some(Default::default());
-    wrapper.topic_queue_mapping_info_map = Some(Default::default());
     let body = RegisterBrokerBody { filter_server_list: Some(Vec::new()), topic_config_serialize_wrapper: wrapper };
     match form.compressed {
         true => body.encode_compressed(command::VERSION),

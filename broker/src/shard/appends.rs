@@ -148,6 +148,8 @@ pub struct PendingSend {
     pub oneway: bool,
     /// As asked (or picked), not the schedule topic's.
     pub queue_id: u32,
+    /// Of a static topic: what the logical queue's offsets are more.
+    pub offset_delta: i64,
     pub uniq_key: SmallVec<[u8; 40]>,
     /// Record lengths of a batch, for its ids; empty for one message.
     pub batch_lens: Box<[u32]>,

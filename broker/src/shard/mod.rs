@@ -11,6 +11,7 @@ pub mod upkeep;
 
 use crate::config::{BrokerConfig, BrokerRole};
 use crate::control::Control;
+use crate::control::mappings::MappingTable;
 use crate::mesh::{Forward, Mesh, Msg};
 use crate::placement::{self, ShardId};
 use crate::replication::Replication;
@@ -98,6 +99,8 @@ pub struct Shard {
     /// Closed first: listeners end with it.
     pub doors: Rc<Gate>,
     pub topics: RefCell<Arc<TopicTable>>,
+    /// Of static topics.
+    pub mappings: RefCell<Arc<MappingTable>>,
     pub groups: RefCell<Arc<GroupTable>>,
     pub marks: Arc<Marks>,
     pub io: Io,

@@ -35,6 +35,8 @@ pub struct PullAsk {
     pub suspend_ms: Option<u64>,
     /// An offset to store for the group, once.
     pub commit: Option<i64>,
+    /// Of a static topic: what the logical queue's offsets are more than those here.
+    pub delta: Option<i64>,
     pub sys_flags: SysFlags,
 }
 
@@ -111,6 +113,8 @@ pub struct PullFound {
     /// The id of the broker that the client had better ask next.
     pub suggested: i64,
     pub positions: Positions,
+    /// As asked.
+    pub delta: Option<i64>,
     pub sys_flags: SysFlags,
 }
 
@@ -436,6 +440,7 @@ impl Shard {
             min,
             max,
             positions: look.positions,
+            delta: ask.delta,
             sys_flags: ask.sys_flags,
         };
         if look.status == PullStatus::Found {
@@ -502,20 +507,24 @@ impl Shard {
         let Some(conn) = self.conns.get(found.origin.conn) else { return };
         let bytes: usize = chunks.iter().map(|c| c.len()).sum();
         self.counters.get_bytes.set(self.counters.get_bytes.get() + bytes as u64);
-        let ext: [(Cow<'_, str>, Value<'_>); 6] = [
+        let delta = found.delta.unwrap_or(0);
+        let ext: [(Cow<'_, str>, Value<'_>); 7] = [
             (Cow::Borrowed("suggestWhichBrokerId"), Value::I64(found.suggested)),
-            (Cow::Borrowed("nextBeginOffset"), Value::I64(found.next)),
-            (Cow::Borrowed("minOffset"), Value::I64(found.min)),
-            (Cow::Borrowed("maxOffset"), Value::I64(found.max)),
+            (Cow::Borrowed("nextBeginOffset"), Value::I64(found.next.saturating_add(delta))),
+            (Cow::Borrowed("minOffset"), Value::I64(found.min.saturating_add(delta))),
+            (Cow::Borrowed("maxOffset"), Value::I64(found.max.saturating_add(delta))),
             (Cow::Borrowed("topicSysFlag"), Value::I64(found.sys_flags.topic.into())),
             (Cow::Borrowed("groupSysFlag"), Value::I64(found.sys_flags.group.into())),
+            // The records in the body have the offsets of the physical queue: the client adds it.
+            (Cow::Borrowed("offsetDelta"), Value::I64(delta)),
         ];
+        let ext = if found.delta.is_some() { &ext[..] } else { &ext[..6] };
         let head = Head {
             code: found.code,
             opaque: found.origin.opaque,
             flag: FLAG_RESPONSE,
             remark: Some(found.status.name()),
-            ext: &ext,
+            ext,
         };
         conn.write(|out| write_frame(out, &head, chunks));
     }

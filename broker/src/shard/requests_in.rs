@@ -2,7 +2,7 @@
 use crate::config::BrokerRole;
 use crate::control;
 use crate::error::BrokerError;
-use crate::handlers::create;
+use crate::handlers::{create, static_topic};
 use crate::mesh::{Forward, Msg};
 use crate::requests::{self, Answer, Handler, Home, Lane, Origin, Request, Row};
 use crate::responses;
@@ -74,6 +74,9 @@ impl Shard {
         }
         if let Some(refusal) = self.refused_here(row) {
             return self.finish(req, Err(refusal));
+        }
+        if let Some(outcome) = static_topic::take(self, row, req) {
+            return self.finish(req, outcome);
         }
         let home = match row.home {
             Home::Local => self.id,

@@ -21,6 +21,7 @@ mod query;
 mod restart;
 mod retry;
 mod state;
+mod static_topic;
 mod store;
 mod timers;
 mod transactions;
