@@ -28,6 +28,8 @@ pub struct TimerStore<I: Io> {
     pub last: Option<(u64, Unit)>,
     /// All slots before it are done.
     pub read_ms: i64,
+    /// Units that the start read: those behind what the saved progress covers.
+    pub walked: u64,
 }
 
 /// A time down to a multiple of the precision.
@@ -50,21 +52,33 @@ pub async fn open<I: Io>(
     let log = TimerLog::open(io.clone(), files.root.join("timerlog"), files.log_file_bytes).await?;
     let wheel = Wheel::open(io, files.root.join("timerwheel"), files.precision_ms, read_ms).await?;
     let flushed = u64::try_from(check.log_at).unwrap_or(0);
-    let mut last = None;
+    // Its record was lost with the end of the log, and another may stand there soon.
+    let lost = |unit: &Unit| unit.phy.0.saturating_add(unit.bytes.into()) > log_end.0;
+    // What was enqueued before the progress was saved hangs on the saved wheel, and later units are of later records: where the last of them
+    // has its record, all have.
+    let covered = match wheel.is_missing() {
+        true => None,
+        false => log.found_before(flushed).await?.filter(|(_, unit)| !lost(unit)),
+    };
+    let (mut last, mut walked) = (covered, 0);
     let mut keep = |at: u64, unit: &Unit| {
-        // Its record was lost with the end of the log, and another may stand there soon.
-        if unit.phy.0.saturating_add(unit.bytes.into()) > log_end.0 {
+        walked += 1;
+        if lost(unit) {
             return false;
         }
         last = Some((at, *unit));
         hang(&wheel, at, unit, read_ms);
         true
     };
-    log.recover(flushed.saturating_sub(log.file_bytes()), &mut keep).await?;
+    match (covered, wheel.is_missing()) {
+        (Some(_), _) => log.recover_from(flushed, &mut keep).await?,
+        (None, true) => log.recover(log.first(), &mut keep).await?,
+        (None, false) => log.recover(flushed.saturating_sub(log.file_bytes()), &mut keep).await?,
+    }
     if let Some(first) = wheel.drop_beyond(log.end()) {
         log.recover(first, &mut keep).await?;
     }
-    Ok(TimerStore { log, wheel, last, read_ms })
+    Ok(TimerStore { log, wheel, last, read_ms, walked })
 }
 
 /// The commit log was cut at `log_end`, and the queue of the timer topic at `queue_end`: takes off what was enqueued of the messages behind,
@@ -188,6 +202,36 @@ mod tests {
         assert_eq!((all.len(), all.iter().max()), (24, Some(&23)));
         add(&again, 24, 1);
         assert_eq!(hanging(&start(&io.after_kill(), TimerCheck::default(), EVERYTHING)).len(), 3);
+    }
+
+    /// However much waits, a start reads what is behind the saved progress, and all that waits is there.
+    #[test]
+    fn a_start_reads_only_what_the_saved_progress_does_not_cover() {
+        let io = disk(4);
+        let store = start(&io, TimerCheck::default(), EVERYTHING);
+        (0..500).for_each(|n| add(&store, n, n as i64 % 11));
+        block_on(store.log.sync()).unwrap();
+        block_on(store.wheel.flush()).unwrap();
+        let check = TimerCheck { log_at: store.log.end() as i64, ..TimerCheck::default() };
+        let again = start(&io.after_kill(), check, EVERYTHING);
+        assert_eq!((again.walked, hanging(&again), again.log.end()), (0, hanging(&store), store.log.end()));
+        assert_eq!(again.last.map(|(_, unit)| unit.phy.0), Some(49_900));
+        (500..507).for_each(|n| add(&store, n, n as i64 % 11));
+        let again = start(&io.after_kill(), check, EVERYTHING);
+        assert_eq!((again.walked, hanging(&again)), (7, hanging(&store)));
+        assert_eq!(again.last.map(|(_, unit)| unit.phy.0), Some(50_600));
+        // The commit log lost the records of covered units, too: then they are looked through.
+        let cut = start(&io.after_kill(), check, PhyOffset(49_850));
+        assert_eq!(cut.last.map(|(_, unit)| unit.phy.0), Some(49_700));
+        assert!(hanging(&cut).iter().all(|(_, chain)| chain.iter().all(|n| *n <= 497)));
+        // Without the wheel all of the log is walked.
+        let bare = io.after_kill();
+        block_on(bare.remove(Path::new("/s/timerwheel"))).unwrap();
+        let again = start(&bare, check, EVERYTHING);
+        assert_eq!((again.walked, hanging(&again)), (507, hanging(&store)));
+        // A place that is none is not trusted.
+        let odd = TimerCheck { log_at: check.log_at - 7, ..check };
+        assert_eq!(hanging(&start(&io.after_kill(), odd, EVERYTHING)), hanging(&store));
     }
 
     #[test]

@@ -297,12 +297,15 @@ impl<I: Io> TimerLog<I> {
 
     /// Walks the units from the file that holds `from` on, in order, to the first place without a unit or the first that `keep` refuses;
     /// that is the log's end then, and what stood behind it is zero. Before the first append.
-    pub async fn recover(&self, from: u64, mut keep: impl FnMut(u64, &Unit) -> bool) -> Result<(), StoreError> {
-        let mut start = self.start(from).max(self.first.get());
-        let mut end = start;
+    pub async fn recover(&self, from: u64, keep: impl FnMut(u64, &Unit) -> bool) -> Result<(), StoreError> {
+        self.recover_from(self.start(from).max(self.first.get()), keep).await
+    }
+
+    /// As [`recover`](Self::recover), from the very unit at `at` on, or where the next one would stand.
+    pub async fn recover_from(&self, mut at: u64, mut keep: impl FnMut(u64, &Unit) -> bool) -> Result<(), StoreError> {
+        let (mut start, mut end) = (self.start(at), at);
         'files: loop {
             let stop = self.units_end(start);
-            let mut at = start;
             while at < stop {
                 let mut window = Window::<I::File>::default();
                 let to = stop.min(at + WINDOW_BYTES / UNIT_BYTES as u64 * UNIT_BYTES as u64);
@@ -317,9 +320,22 @@ impl<I: Io> TimerLog<I> {
                 }
             }
             start += self.file_bytes;
+            at = start;
         }
         self.end.set(end);
         self.cut().await
+    }
+
+    /// The unit in front of `at` and its position; `None` when `at` is no unit's place or none stands there. Also before
+    /// [`recover`](Self::recover).
+    pub async fn found_before(&self, at: u64) -> Result<Option<(u64, Unit)>, StoreError> {
+        let aligned = (at - self.start(at)).is_multiple_of(UNIT_BYTES as u64);
+        let Some(before) = self.before(at).filter(|_| aligned && at <= self.units_end(self.start(at))) else {
+            return Ok(None);
+        };
+        let mut window = Window::default();
+        self.fill(&mut window, before, before + UNIT_BYTES as u64).await?;
+        Ok(window.get(before).and_then(Unit::decode).map(|unit| (before, unit)))
     }
 
     /// Removes what stands behind the end.

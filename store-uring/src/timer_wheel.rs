@@ -39,6 +39,8 @@ pub struct Wheel<I: Io> {
     slots: RefCell<BTreeMap<i64, Slot>>,
     /// Changed since they were written.
     dirty: RefCell<BTreeSet<i64>>,
+    /// There was no file, or an empty one.
+    missing: bool,
 }
 
 fn failed(op: &'static str, path: &Path, source: std::io::Error) -> StoreError {
@@ -49,7 +51,8 @@ impl<I: Io> Wheel<I> {
     /// Reads the slots from `from_ms` on. A missing file is made at the first flush; one of another length is refused, as by Apache's
     /// broker.
     pub async fn open(io: I, path: PathBuf, precision_ms: i64, from_ms: i64) -> Result<Self, StoreError> {
-        let wheel = Wheel { io, path, precision_ms, slots: RefCell::default(), dirty: RefCell::default() };
+        let (slots, dirty) = (RefCell::default(), RefCell::default());
+        let mut wheel = Wheel { io, path, precision_ms, slots, dirty, missing: true };
         let path = &wheel.path;
         let file = match wheel.io.open(path, Open { access: Access::Read, direct: false }).await {
             Ok(file) => file,
@@ -76,7 +79,13 @@ impl<I: Io> Wheel<I> {
             }
             at += PIECE_BYTES as u64;
         }
+        wheel.missing = len == 0;
         Ok(wheel)
+    }
+
+    /// Nothing of it was saved: only the timer log tells what waits.
+    pub fn is_missing(&self) -> bool {
+        self.missing
     }
 
     fn key(&self, time_ms: i64) -> i64 {

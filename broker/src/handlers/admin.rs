@@ -303,6 +303,7 @@ async fn add_timers(table: &mut Table, shard: &Rc<Shard>) {
     put(table, "timerDequeueTps", format!("{dequeue:?}"));
     // Ours.
     put(table, "timerSkipped", timers.skipped.get());
+    put(table, "timerStartWalked", timers.walked.get());
 }
 
 #[cfg(test)]

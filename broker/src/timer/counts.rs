@@ -12,6 +12,8 @@ use uringmq_proto::message;
 pub struct Counts {
     topics: RefCell<BTreeMap<String, TimerMetric>>,
     version: Cell<DataVersion>,
+    /// What changed since a count of everything began.
+    since: RefCell<Option<BTreeMap<String, i64>>>,
 }
 
 impl Counts {
@@ -20,8 +22,20 @@ impl Counts {
         *self.topics.borrow_mut() = stored.timing_count;
     }
 
+    /// What waits is being counted; meanwhile the table is as it was saved.
+    pub fn begin(&self) {
+        *self.since.borrow_mut() = Some(BTreeMap::new());
+    }
+
+    /// What waited when the count began, for all counts; what changed since then counts too.
+    pub fn finish(&self, counted: &BTreeMap<String, i64>, now_ms: i64) {
+        let since = self.since.take();
+        self.set(counted, now_ms);
+        since.into_iter().flatten().for_each(|(topic, count)| self.add(&topic, count, now_ms));
+    }
+
     /// Replaces all counts.
-    pub fn set(&self, counted: &BTreeMap<String, i64>, now_ms: i64) {
+    fn set(&self, counted: &BTreeMap<String, i64>, now_ms: i64) {
         self.nothing_waits(now_ms);
         counted.iter().for_each(|(topic, count)| self.add(topic, *count, now_ms));
     }
@@ -33,6 +47,9 @@ impl Counts {
 
     /// Never below 0, whatever another broker's table said.
     pub fn add(&self, topic: &str, count: i64, now_ms: i64) {
+        if let Some(since) = &mut *self.since.borrow_mut() {
+            *since.entry(topic.to_owned()).or_default() += count;
+        }
         let mut topics = self.topics.borrow_mut();
         let changed =
             |metric: TimerMetric| TimerMetric { count: metric.count.saturating_add(count).max(0), time_stamp: now_ms };
@@ -44,7 +61,7 @@ impl Counts {
     }
 
     /// Nothing waits: what is left of the counts is an error of whoever wrote them.
-    pub fn nothing_waits(&self, now_ms: i64) {
+    fn nothing_waits(&self, now_ms: i64) {
         for metric in self.topics.borrow_mut().values_mut().filter(|metric| metric.count != 0) {
             *metric = TimerMetric { count: 0, time_stamp: now_ms };
         }
@@ -88,6 +105,20 @@ mod tests {
         counts.set(&BTreeMap::from([("W".to_owned(), 3)]), 9);
         assert_eq!(counts.table().timing_count["W"].count, 3);
         assert_eq!(counts.table().timing_count["U"], TimerMetric { count: 0, time_stamp: 9 });
+    }
+
+    #[test]
+    fn what_changes_during_a_count_counts() {
+        let counts = Counts::default();
+        counts.add("T", 9, 1);
+        counts.begin();
+        counts.add("T", -2, 2);
+        counts.add("U", 1, 2);
+        assert_eq!(counts.table().timing_count["T"].count, 7);
+        counts.finish(&BTreeMap::from([("T".to_owned(), 5)]), 3);
+        counts.add("T", 1, 4);
+        let table = counts.table().timing_count;
+        assert_eq!((table["T"].count, table["U"].count), (4, 1));
     }
 
     #[test]

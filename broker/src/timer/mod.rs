@@ -79,6 +79,8 @@ pub struct Timers {
     saved_work: Cell<u64>,
     metrics_at_ms: Cell<i64>,
     saving: uringmq_store::turn::Turn,
+    /// Units of the timer log that the start read before the broker was ready.
+    pub walked: Cell<u64>,
     /// Enqueued before the start, beyond the progress that was saved.
     known: RefCell<HashSet<PhyOffset>>,
     /// The queue has grown.
@@ -245,12 +247,23 @@ pub async fn start(shard: &Rc<Shard>, log_end: PhyOffset) -> Result<(), StoreErr
     }
     timers.saved.set(TimerCheck { read_ms, ..check });
     let (last, waiting) = (store.last, store.wheel.total());
+    timers.walked.set(store.walked);
     if timers.store.set(store).is_err() {
         return Ok(()); // started before
     }
     find_queue_offset(shard, &check, last).await?;
     look_back(shard, last).await?;
-    info!(from = timers.queue_offset.get(), read_ms, waiting, known = timers.known.borrow().len(), "timers found");
+    let walked = timers.walked.get();
+    info!(
+        from = timers.queue_offset.get(),
+        read_ms,
+        waiting,
+        walked,
+        known = timers.known.borrow().len(),
+        "timers found"
+    );
+    timers.counts.begin();
+    glommio::spawn_local(recount(shard.clone(), last)).detach();
     let (_, key) = queue_of(shard)?;
     shard.run_on_all(move |s| async move { s.timer.watched.set(Some(key)) }).await;
     glommio::spawn_local(follow::run(shard.clone())).detach();
@@ -333,42 +346,60 @@ async fn find_queue_offset(shard: &Rc<Shard>, check: &TimerCheck, last: Option<(
     Ok(())
 }
 
-/// Walks the units back from the newest: which of them the queue will bring again, and how many messages of each topic wait.
+/// Walks the units back from the newest to the first that the queue will not bring again: those before it hang for good.
 async fn look_back(shard: &Rc<Shard>, last: Option<(u64, Unit)>) -> Result<(), StoreError> {
     let timers = &shard.timer;
+    let log = &timers.store().log;
+    let mut known = HashSet::new();
+    if let Some(first) = fetch(shard, timers.queue_offset.get()).await?.entries.first().map(|entry| entry.phy) {
+        let mut window = Window::default();
+        let mut next = last;
+        while let Some((at, unit)) = next.filter(|(_, unit)| unit.phy >= first) {
+            known.insert(unit.phy);
+            next = match log.before(at) {
+                Some(before) => log.unit(before, &mut window).await?.map(|unit| (before, unit)),
+                None => None,
+            };
+        }
+    }
+    timers.walked.set(timers.walked.get() + known.len() as u64);
+    *timers.known.borrow_mut() = known;
+    Ok(())
+}
+
+/// Counts anew how many messages of each topic wait, from the newest unit back to the first that hangs, while the broker serves.
+async fn recount(shard: Rc<Shard>, last: Option<(u64, Unit)>) {
+    let (timers, mut by_hash) = (&shard.timer, BTreeMap::<i32, (i64, Unit)>::new());
     let store = timers.store();
-    let first_again = fetch(shard, timers.queue_offset.get()).await?.entries.first().map(|entry| entry.phy);
     let first_hanging = store.wheel.first().unwrap_or(u64::MAX);
-    let (mut known, mut by_hash) = (HashSet::new(), BTreeMap::<i32, (i64, Unit)>::new());
     let mut window = Window::default();
     let mut next = last;
-    while let Some((at, unit)) = next {
-        let again = first_again.is_some_and(|first| unit.phy >= first);
-        if again {
-            known.insert(unit.phy);
+    while let Some((at, unit)) = next.filter(|(at, _)| *at >= first_hanging) {
+        if shard.doors.is_closed() {
+            return; // the table stays as it was saved, with what changed since
         }
         if !unit.deletes() && unit.slot_ms() >= store.read_ms {
             by_hash.entry(unit.topic_hash).or_insert((0, unit)).0 += 1;
         }
-        let before = store.log.before(at).filter(|before| again || *before >= first_hanging);
-        next = match before {
-            Some(before) => store.log.unit(before, &mut window).await?.map(|unit| (before, unit)),
+        next = match store.log.before(at) {
+            Some(before) => match store.log.unit(before, &mut window).await {
+                Ok(unit) => unit.map(|unit| (before, unit)),
+                Err(e) => return warn!(error = %e, "timers that wait are not counted: the timer log cannot be read"),
+            },
             None => None,
         };
     }
-    *timers.known.borrow_mut() = known;
     let mut counted = BTreeMap::new();
     for (hash, (count, unit)) in by_hash {
         let topic = match timers.counts.topic_of(hash) {
             Some(topic) => Some(topic),
-            None => real_topic(shard, &unit).await,
+            None => real_topic(&shard, &unit).await,
         };
         if let Some(topic) = topic {
             counted.insert(topic, count);
         }
     }
-    timers.counts.set(&counted, shard.now_ms());
-    Ok(())
+    timers.counts.finish(&counted, shard.now_ms());
 }
 
 async fn real_topic(shard: &Shard, unit: &Unit) -> Option<String> {

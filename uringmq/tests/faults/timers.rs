@@ -419,3 +419,50 @@ fn progress_is_told_in_apaches_bytes() {
     assert_eq!(waiting(&mut client, "check"), 3);
     server.check_healthy("progress");
 }
+
+/// A figure of code 28.
+fn figure(client: &mut Client, key: &str) -> i64 {
+    let info: serde_json::Value = serde_json::from_slice(&client.ok(28, &[], b"").body).expect("a table");
+    info["table"][key].as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no number {key}: {info}"))
+}
+
+/// However many wait, a start reads what came after the last save only; what waits is counted while the broker serves.
+#[test]
+fn a_start_does_not_read_what_waits() {
+    let mut server = Server::start("timers-many", "shards=2\ntimerFlushIntervalMs=100");
+    let mut client = server.client();
+    client.create_topic("many", 1);
+    let mut sent = 0;
+    let mut some = |client: &mut Client, count: usize| {
+        for _ in 0..count {
+            sent += 1;
+            send(client, "many", &sent.to_string(), &[("TIMER_DELAY_SEC", "3600")]);
+        }
+    };
+    some(&mut client, 600);
+    comes_to_wait(&mut client, "many", 600);
+    server.stop();
+    server.start_again();
+    let mut client = server.client();
+    assert_eq!(figure(&mut client, "timerStartWalked"), 0, "after a clean stop");
+    comes_to_wait(&mut client, "many", 600);
+    some(&mut client, 20);
+    comes_to_wait(&mut client, "many", 620);
+    server.kill();
+    server.start_again();
+    let mut client = server.client();
+    let walked = figure(&mut client, "timerStartWalked");
+    assert!((0..=40).contains(&walked), "{walked} units read, and 20 came after the clean stop");
+    comes_to_wait(&mut client, "many", 620);
+    // The table of what waits is made anew.
+    server.stop();
+    for end in ["", ".bak", ".sum"] {
+        drop(std::fs::remove_file(server.store().join(format!("config/timermetrics{end}"))));
+    }
+    server.start_again();
+    let mut client = server.client();
+    comes_to_wait(&mut client, "many", 620);
+    send(&mut client, "many", "soon", &[("TIMER_DELAY_MS", "100")]);
+    assert_eq!(keys(&wait_for(&mut client, "many", 1)), ["soon"]);
+    server.check_healthy("many timers");
+}
