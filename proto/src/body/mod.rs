@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use thiserror::Error;
 
+pub mod controller;
 pub mod group;
 pub mod heartbeat;
 pub mod lock;

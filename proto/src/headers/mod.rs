@@ -8,6 +8,7 @@ use thiserror::Error;
 
 pub mod admin;
 pub mod client;
+pub mod controller;
 pub mod offset;
 pub mod pop;
 pub mod pull;

@@ -1,0 +1,6 @@
+//! x
+pub mod elect;
+pub mod raft;
+pub mod state;
+#[cfg(test)]
+mod test_dir;
