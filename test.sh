@@ -125,6 +125,8 @@ pairs() { bench-harness/interop/run-pairs; }
 
 migration() { bench-harness/interop/run-migration; }
 
+controller() { bench-harness/interop/run-controller; }
+
 # kill_loop FLUSH_DISK_TYPE ROUNDS [chaos]: kill -9 under load and restart, over and over on one store; everything acknowledged must be
 # there. With chaos, the log is damaged behind the last acknowledged record before each restart.
 kill_loop() (
@@ -167,6 +169,7 @@ run_stage() {
     stores) stage stores stores ;;
     pairs) stage pairs pairs ;;
     migration) stage migration migration ;;
+    controller) stage controller controller ;;
     storm) stage storm storm ;;
     storm-10) stage storm-10 storm 600 ;;
     interop) stage interop interop --shards 2 ;;

@@ -13,13 +13,16 @@ use uringmq_proto::codes::response;
 /// The id that the first broker of a group gets.
 pub const FIRST_BROKER_ID: i64 = 1;
 
+/// No log's epoch at or above this one is believed: there must be room for elections to come.
+const FOREIGN_EPOCH_MAX: i32 = 1 << 30;
+
 /// A request that may change the state; an entry of the Raft log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
     /// 1013.
     ApplyBrokerId { cluster: String, group: String, id: i64, check_code: String },
     /// 1003.
-    Register { group: String, id: i64, address: String, alive: BTreeSet<i64> },
+    Register { group: String, id: i64, address: String },
     /// 1002. `by` is `None` for an operator or the controller itself.
     Elect { group: String, by: Option<i64>, designate: bool, unclean: bool, alive: Vec<Alive> },
     /// 1001. `set_epoch` is the epoch of the set that is to be replaced.
@@ -161,12 +164,19 @@ impl Group {
     }
 }
 
+/// The epoch of a new master. A group that is new here may be older than this controller: its brokers' logs then have epochs, and take no
+/// master of a smaller one.
+fn next_epoch(group: &Group, alive: &[Alive]) -> i32 {
+    let in_logs = alive.iter().filter(|one| group.is_new() && group.brokers.contains_key(&one.id)).map(|one| one.epoch);
+    in_logs.filter(|epoch| *epoch < FOREIGN_EPOCH_MAX).fold(group.master_epoch, i32::max) + 1
+}
+
 /// A change of one group; what a granted request does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Change {
     Added { cluster: String, id: i64, broker: Broker },
     Moved { id: i64, address: String },
-    Elected(Option<i64>),
+    Elected { master: Option<i64>, epoch: i32 },
     SetAltered(BTreeSet<i64>),
     Removed(BTreeSet<i64>),
     GroupRemoved,
@@ -223,7 +233,7 @@ impl State {
     pub fn judge(&self, ask: &Ask) -> Verdict {
         match ask {
             Ask::ApplyBrokerId { cluster, group, id, check_code } => self.judge_id(cluster, group, *id, check_code),
-            Ask::Register { group, id, address, .. } => self.judge_register(group, *id, address),
+            Ask::Register { group, id, address } => self.judge_register(group, *id, address),
             Ask::Elect { group, by, designate, unclean, alive } => {
                 self.judge_elect(group, *by, *designate, *unclean, alive)
             }
@@ -241,7 +251,7 @@ impl State {
     /// Does what `ask` comes to.
     pub fn apply(&mut self, ask: &Ask) -> Outcome {
         let Verdict { refusal, change } = self.judge(ask);
-        let role_changed = matches!(change, Some(Change::Elected(_)));
+        let role_changed = matches!(change, Some(Change::Elected { .. }));
         if let Some(change) = change {
             self.perform(ask.group(), change);
         }
@@ -295,11 +305,11 @@ impl State {
         }
         match elect::choose(group, by, designate, unclean, alive) {
             Choice::Keep(id) => Verdict::refused(Refusal::MasterAlive { group: name.to_owned(), id }),
-            Choice::New(id) => Verdict::granted(Change::Elected(Some(id))),
+            Choice::New(id) => Verdict::granted(Change::Elected { master: Some(id), epoch: next_epoch(group, alive) }),
             Choice::Nobody if by.is_some() => Verdict::refused(Refusal::NotElected(name.to_owned())),
             Choice::Nobody => Verdict {
                 refusal: Some(Refusal::NobodyLeft(name.to_owned())),
-                change: group.master.map(|_| Change::Elected(None)),
+                change: group.master.map(|_| Change::Elected { master: None, epoch: group.master_epoch + 1 }),
             },
         }
     }
@@ -377,9 +387,9 @@ impl State {
             Change::Moved { id, address } => {
                 group.brokers.get_mut(&id).expect("judged: the broker is there").address = address;
             }
-            Change::Elected(master) => {
+            Change::Elected { master, epoch } => {
                 group.master = master;
-                group.master_epoch += 1;
+                group.master_epoch = epoch;
                 if let Some(id) = master {
                     group.sync_state_set = BTreeSet::from([id]);
                     group.sync_state_set_epoch += 1;

@@ -9,11 +9,11 @@ fn id(id: i64, check_code: &str) -> Ask {
 }
 
 fn register(id: i64, address: &str) -> Ask {
-    Ask::Register { group: GROUP.into(), id, address: address.into(), alive: [].into() }
+    Ask::Register { group: GROUP.into(), id, address: address.into() }
 }
 
 fn living(ids: &[i64]) -> Vec<Alive> {
-    ids.iter().map(|id| Alive { id: *id, epoch: 1, max_offset: 10, priority: 0 }).collect()
+    ids.iter().map(|id| Alive { id: *id, epoch: 0, max_offset: 10, priority: 0 }).collect()
 }
 
 fn elect(by: Option<i64>, designate: bool, ids: &[i64]) -> Ask {
@@ -133,6 +133,27 @@ fn elections_that_change_the_master() {
     let unclean = Ask::Elect { group: GROUP.into(), by: None, designate: false, unclean: true, alive: living(&[3]) };
     assert_eq!(code(&mut state, unclean), SUCCESS);
     assert_eq!(view(&state), (Some(3), 2, vec![3], 3));
+}
+
+#[test]
+fn a_group_that_is_older_than_the_controller_goes_on_behind_its_logs_epochs() {
+    let elect = |epochs: &[(i64, i32)]| {
+        let alive = epochs.iter().map(|(id, epoch)| Alive { id: *id, epoch: *epoch, max_offset: 10, priority: 0 });
+        Ask::Elect { group: GROUP.into(), by: Some(1), designate: false, unclean: false, alive: alive.collect() }
+    };
+    let mut state = three();
+    assert_eq!(code(&mut state, elect(&[(1, 7), (2, 9), (8, 50), (3, i32::MAX)])), SUCCESS);
+    assert_eq!(view(&state), (Some(1), 10, vec![1], 1), "8 is a stranger, and 3's epoch leaves no room");
+    let mut state = led();
+    let later = Ask::Elect {
+        group: GROUP.into(),
+        by: None,
+        designate: false,
+        unclean: false,
+        alive: vec![Alive { id: 2, epoch: 70, max_offset: 10, priority: 0 }],
+    };
+    assert_eq!(code(&mut state, later), SUCCESS);
+    assert_eq!(view(&state).1, 2, "in a group that has masters the controller alone counts");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::route_table::Rules;
 /// No update at run time may name these, whatever `configBlackList` says.
 const NEVER_UPDATED: [&str; 4] = ["configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"];
 
-/// Apache's keys that have no meaning here: thread pools and sockets of the Java server, a controller inside, another environment.
+/// Apache's keys that have no meaning here: thread pools and sockets of the Java server, another environment.
 /// Taken quietly and listed back.
 const ACCEPTED: &[(&str, &str)] = &[
     ("clientRequestThreadPoolNums", "8"),
@@ -20,7 +20,6 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("clusterTest", "false"),
     ("defaultThreadPoolNums", "16"),
     ("defaultThreadPoolQueueCapacity", "10000"),
-    ("enableControllerInNamesrv", "false"),
     ("enableShutdownGracefully", "false"),
     ("productEnvName", "center"),
     ("rocketmqHome", ""),
@@ -88,6 +87,8 @@ config_keys! {
     "supportActingMaster" => support_acting_master: bool = false;
     "enableAllTopicList" => all_topic_list: bool = true;
     "enableTopicList" => topic_list: bool = true;
+    /// A controller in this process, configured by the same file (docs/controller.md).
+    "enableControllerInNamesrv" => controller_inside: bool = false;
     "notifyMinBrokerIdChanged" => notify_min_broker_id_changed: bool = false;
     /// No route is given before the server has been up for `wait_seconds`.
     "needWaitForService" => wait_for_service: bool = false;

@@ -16,6 +16,8 @@ pub enum What {
     Standalone(StandaloneArgs),
     /// A name server
     Namesrv(NamesrvArgs),
+    /// A controller, which elects the masters of broker groups
+    Controller(ControllerArgs),
     /// A broker
     Broker(BrokerArgs),
     Bench(Box<uringmq_bench::BenchArgs>),
@@ -40,6 +42,16 @@ pub struct NamesrvArgs {
     /// Taken for compatibility, without effect
     #[arg(short, long = "namesrvAddr", value_name = "ADDR", hide = true)]
     pub namesrv_addr: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct ControllerArgs {
+    /// Properties file; run-time updates are written back to it
+    #[arg(short, long = "configFile", value_name = "FILE")]
+    pub config_file: Option<PathBuf>,
+    /// Print the effective configuration and exit
+    #[arg(short, long = "printConfigItem")]
+    pub print: bool,
 }
 
 #[derive(Args, Debug)]
@@ -83,6 +95,15 @@ mod tests {
             assert_eq!(args.namesrv_addr.as_deref(), Some("a:1;b:2"));
             assert!(args.print && !args.important);
         }
+    }
+
+    #[test]
+    fn flags_of_mqcontroller() {
+        let parse =
+            |line: &str| Cli::try_parse_from(["uringmq", "controller"].into_iter().chain(line.split_whitespace()));
+        assert!(parse("-p -c f").is_ok());
+        assert!(parse("").is_ok());
+        assert!(parse("-n a:1").is_err());
     }
 
     #[test]

@@ -25,6 +25,7 @@ fn main() {
     let status = match cli.what {
         What::Standalone(args) => servers::standalone(args),
         What::Namesrv(args) => servers::namesrv(args),
+        What::Controller(args) => servers::controller(args),
         What::Broker(args) => servers::broker(args),
         What::Bench(args) => uringmq_bench::main(*args),
         What::Store(args) => uringmq_admin::store::main(*args, servers::store_config),

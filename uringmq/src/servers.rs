@@ -1,16 +1,18 @@
-//! The three servers: reads what configures one, checks, runs it until a signal, and says on standard output when it serves.
-use crate::cli::{BrokerArgs, NamesrvArgs, StandaloneArgs};
+//! The servers: reads what configures one, checks, runs it until a signal, and says on standard output when it serves.
+use crate::cli::{BrokerArgs, ControllerArgs, NamesrvArgs, StandaloneArgs};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
+use std::thread::JoinHandle;
 use uringmq_broker::config::{BrokerConfig, HostPort, Machine};
 use uringmq_broker::start_checks;
 use uringmq_broker::startup::Beside;
 use uringmq_broker::stop_signal::{self, StopHandle};
 use uringmq_broker::{BrokerRun, Ended};
+use uringmq_controller::ControllerConfig;
 use uringmq_namesrv::NamesrvConfig;
 
 /// What standalone is without a file: everything below one directory, and a name server for this machine and its neighbours.
@@ -80,10 +82,18 @@ pub fn store_config(file: Option<&Path>) -> Result<uringmq_store::StoreConfig, S
 }
 
 pub fn namesrv(args: NamesrvArgs) -> i32 {
-    let (config, warnings) = match NamesrvConfig::load(args.config_file.as_deref()) {
+    let file = args.config_file.as_deref();
+    let (config, mut warnings) = match NamesrvConfig::load(file) {
         Ok(loaded) => loaded,
         Err(error) => return refuse("namesrv", &error),
     };
+    let inside = match config.controller_inside.then(|| ControllerConfig::load_inside(file)).transpose() {
+        Ok(inside) => inside,
+        Err(error) => return refuse("namesrv", &error),
+    };
+    if let Some((_, others)) = &inside {
+        warnings.retain(|warning| others.contains(warning)); // a key that one of both knows is known
+    }
     warn_of(&warnings);
     if args.print {
         say(&config.to_text());
@@ -97,9 +107,48 @@ pub fn namesrv(args: NamesrvArgs) -> i32 {
         Ok(warning) => warn_of(&Vec::from_iter(warning.into_iter().chain(start_checks::open_files()))),
         Err(error) => return refuse("namesrv", &error),
     }
-    uringmq_namesrv::run(config, async move { stop.wait().await }, |addr| {
+    let inside = inside.map(|(config, _)| controller_inside(config, stop.clone()));
+    let ends = stop.clone();
+    let status = uringmq_namesrv::run(config, async move { ends.wait().await }, |addr| {
         say(&format!(
             "The Name Server boot success. serializeType=JSON, address {addr}\nuringmq ready: name server at {addr}\n"
+        ));
+    });
+    stop.request();
+    inside.map_or(status, |controller| status.max(controller.join().expect("a panic ends the process")))
+}
+
+/// A controller on threads of its own; its exit status. Neither it nor the name server runs without the other.
+fn controller_inside(config: ControllerConfig, stop: StopHandle) -> JoinHandle<i32> {
+    let run = move || {
+        let ends = stop.clone();
+        let status = uringmq_controller::run(config, async move { ends.wait().await }, |addr| {
+            say(&format!("The Controller Server boot success. serializeType=JSON, address {addr}\n"));
+        });
+        stop.request();
+        status
+    };
+    std::thread::Builder::new().name("controller".to_owned()).spawn(run).expect("a thread")
+}
+
+pub fn controller(args: ControllerArgs) -> i32 {
+    let (config, warnings) = match ControllerConfig::load(args.config_file.as_deref()) {
+        Ok(loaded) => loaded,
+        Err(error) => return refuse("controller", &error),
+    };
+    warn_of(&warnings);
+    if args.print {
+        say(&config.to_text());
+        return 0;
+    }
+    let stop = StopHandle::new();
+    if let Err(error) = stop_signal::on_signals(stop.clone()) {
+        return refuse("controller", &error);
+    }
+    warn_of(&Vec::from_iter(start_checks::open_files()));
+    uringmq_controller::run(config, async move { stop.wait().await }, |addr| {
+        say(&format!(
+            "The Controller Server boot success. serializeType=JSON, address {addr}\nuringmq ready: controller at {addr}\n"
         ));
     })
 }

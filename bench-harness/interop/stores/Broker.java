@@ -62,19 +62,33 @@ final class Broker {
         return broker.output();
     }
 
+    /** A controller that serves; whether it leads is another question. */
+    static Broker controller(Programs programs, Make make, Path conf, Path log, Path home) throws Exception {
+        Files.createDirectories(home);
+        Broker server = make == Make.OURS
+            ? spawn(List.of(programs.uringmq.toString(), "controller", "-c", conf.toString()), log, home)
+            : spawn(jvm(programs, home, "org.apache.rocketmq.controller.ControllerStartup", conf), log, home);
+        server.await(make == Make.APACHE ? "boot success" : "uringmq ready");
+        return server;
+    }
+
     private static Broker launch(Programs programs, Make make, Path conf, Path log, Path home) throws IOException {
         Files.createDirectories(home);
         if (make == Make.OURS) {
             return spawn(List.of(programs.uringmq.toString(), "broker", "-c", conf.toString()), log, home);
         }
+        return spawn(jvm(programs, home, "org.apache.rocketmq.broker.BrokerStartup", conf), log, home);
+    }
+
+    private static List<String> jvm(Programs programs, Path home, String main, Path conf) {
         List<String> command = new ArrayList<>(List.of(programs.java, "-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=1g",
             "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"));
         for (String name : List.of("java.base/java.lang", "java.base/java.util", "java.base/java.nio", "java.base/sun.nio.ch")) {
             command.add("--add-opens=" + name + "=ALL-UNNAMED");
         }
         command.addAll(List.of("--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED", "-Drocketmq.home.dir=" + home,
-            "-Duser.home=" + home, "-cp", programs.lib + "/*", "org.apache.rocketmq.broker.BrokerStartup", "-c", conf.toString()));
-        return spawn(command, log, home);
+            "-Duser.home=" + home, "-cp", programs.lib + "/*", main, "-c", conf.toString()));
+        return command;
     }
 
     static Broker spawn(List<String> command, Path log, Path home) throws IOException {

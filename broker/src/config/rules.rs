@@ -224,7 +224,10 @@ impl BrokerConfig {
     fn check_unsupported(&self) -> Result<(), Fault> {
         let on = |key: &str| self.others.get(key).is_some_and(|text| text.eq_ignore_ascii_case("true"));
         let switches = [
-            ("enableDLegerCommitLog", "this broker has no DLedger log"),
+            (
+                "enableDLegerCommitLog",
+                "this broker has no DLedger log; what took its place is controller mode (docs/controller.md)",
+            ),
             ("enableControllerMode", "this broker has no controller mode"),
             ("enableConsumeQueueExt", "this broker has no consume-queue extension; SQL92 filters work without it"),
             ("authenticationEnabled", "this broker cannot check who calls, and would let everybody in"),

@@ -225,6 +225,8 @@ fn roles_and_ids() {
     ] {
         assert!(refusal(text).contains("b.conf line"), "{text}");
     }
+    let dledger = refusal("enableDLegerCommitLog=true");
+    assert!(dledger.contains("enableDLegerCommitLog") && dledger.contains("controller mode"), "{dledger}");
     load("aclEnable=true\nstoreType=default\nenableDLegerCommitLog=false\ninSyncReplicas=2");
 }
 

@@ -25,7 +25,9 @@ const NAME: &str = "raft.log";
 pub enum DiskError {
     #[error("{op} {path}: {source}")]
     Io { op: &'static str, path: PathBuf, source: io::Error },
-    #[error("{path} is damaged at byte {at}: {why}; let this controller start with an empty directory if a majority of the others is whole")]
+    #[error(
+        "{path} is damaged at byte {at}: {why}; let this controller start with an empty directory if a majority of the others is whole"
+    )]
     Damaged { path: PathBuf, at: usize, why: String },
     #[error("{path} is in use by another controller")]
     InUse { path: PathBuf },

@@ -7,7 +7,7 @@ use std::io::Cursor;
 pub mod journal;
 pub mod log_store;
 pub mod machine;
-
+pub mod network;
 
 openraft::declare_raft_types!(
     /// Requests as entries, their outcomes as answers; a node is the number in its id (`n2` is 2).

@@ -11,4 +11,4 @@ pub use client::{Client, binary_frame, frame_of_parts, json_frame};
 pub use messages::{Message, Pull, Pulled, Sent, batch_of, props, send_ext};
 pub use pair::{Node, Pair};
 pub use pop::{Pop, PopAnswer, Popped, now_ms};
-pub use server::{BINARY, Lease, Server, Shared, test_dir};
+pub use server::{BINARY, Lease, Process, Server, Shared, free_port, test_dir};

@@ -36,7 +36,7 @@ pub fn test_dir(name: &str) -> PathBuf {
 /// it ends with the value.
 pub struct Process {
     child: Option<Child>,
-    /// `standalone`, `broker`, `namesrv`.
+    /// `standalone`, `broker`, `namesrv`, `controller`.
     server: &'static str,
     pub dir: PathBuf,
 }
