@@ -114,7 +114,8 @@ public final class Controllers {
             return "2 in sync";
         });
         must("mqadmin updateControllerConfig, getControllerConfig", this::configuration);
-        must("kill -9 of the master: the other one leads", this::masterDies);
+        must("kill -9 of the controller that leads: another one leads", this::controllerDies);
+        must("kill -9 of the master under it: the other one leads", this::masterDies);
         must("nothing acknowledged is lost", this::allThere);
         must("sends to the new master", () -> send("second"));
         int old = place(false);
@@ -122,19 +123,14 @@ public final class Controllers {
             startBroker(old);
             return inStep(null);
         });
-        must("mqadmin electMaster", () -> {
-            ReplicasInfo before = group();
-            long id = idOf(old);
-            String said = mqadmin("electMaster", "-a", anyController(), "-b", String.valueOf(id), "-bn", NAME, "-c", CLUSTER);
-            Checks.that(said.contains("#MasterEpoch\t" + (before.getMasterEpoch() + 1)), () -> said);
-            return inStep(address(old));
-        });
+        must("mqadmin electMaster", () -> elect(old));
         must("sends to the elected one", () -> send("third"));
-        must("kill -9 of the controller that leads: another one leads", this::controllerDies);
-        must("kill -9 of the master under it: the other one leads", this::masterDies);
         must("nothing acknowledged is lost then", this::allThere);
-        must("sends once more", () -> send("fourth"));
-        must("mqadmin cleanBrokerMetadata", this::clean);
+        must("mqadmin cleanBrokerMetadata", () -> {
+            brokers[1 - old].kill();
+            brokers[1 - old] = null;
+            return clean();
+        });
     }
 
     /** What goes wrong here makes all that follows pointless. */
@@ -236,11 +232,15 @@ public final class Controllers {
         return all.getReplicasInfoTable().get(NAME);
     }
 
-    private long idOf(int n) throws Exception {
+    private List<BrokerReplicasInfo.ReplicaIdentity> everyone() throws Exception {
         ReplicasInfo group = group();
         List<BrokerReplicasInfo.ReplicaIdentity> all = new ArrayList<>(group.getInSyncReplicas());
         all.addAll(group.getNotInSyncReplicas());
-        return all.stream().filter(one -> one.getBrokerAddress().equals(address(n))).findFirst().orElseThrow().getBrokerId();
+        return all;
+    }
+
+    private long idOf(int n) throws Exception {
+        return everyone().stream().filter(one -> one.getBrokerAddress().equals(address(n))).findFirst().orElseThrow().getBrokerId();
     }
 
     /** The place of the broker that is master, or of the other one. */
@@ -319,6 +319,7 @@ public final class Controllers {
         String after = String.format("%s after %.1f s", leader(), (System.nanoTime() - killed) / 1e9);
         Checks.equal(epoch, group().getMasterEpoch(), () -> "master epoch under the new leader");
         Checks.that(one("under-" + killed), () -> "the master takes nothing while controllers change");
+        startController(n);
         return after;
     }
 
@@ -343,9 +344,21 @@ public final class Controllers {
         return changed + " controllers";
     }
 
+    private String elect(int wanted) throws Exception {
+        int epoch = group().getMasterEpoch() + 1;
+        String said = mqadmin("electMaster", "-a", anyController(), "-b", String.valueOf(idOf(wanted)), "-bn", NAME, "-c", CLUSTER);
+        // Apache's own controller writes a body here that its own tool cannot read; what it does is right.
+        Checks.that(make == Broker.Make.APACHE || said.contains("#MasterEpoch\t" + epoch), () -> said);
+        Checks.equal(epoch, group().getMasterEpoch(), () -> "master epoch");
+        Checks.equal(address(wanted), group().getMasterAddress(), () -> "master");
+        return "epoch " + epoch;
+    }
+
     /** The dead broker's data goes, the living one's stays. */
     private String clean() throws Exception {
         int dead = place(false);
+        Checks.await("the dead one is known to be dead", PATIENCE_SECONDS, () -> everyone().stream()
+            .noneMatch(one -> one.getBrokerAddress().equals(address(dead)) && one.getAlive()));
         String living = mqadmin("cleanBrokerMetadata", "-a", anyController(), "-b", String.valueOf(idOf(1 - dead)), "-bn", NAME, "-c", CLUSTER);
         Checks.that(!living.contains("success"), () -> "a living broker was cleaned: " + living);
         String said = mqadmin("cleanBrokerMetadata", "-a", anyController(), "-b", String.valueOf(idOf(dead)), "-bn", NAME, "-c", CLUSTER);
