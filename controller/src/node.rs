@@ -55,6 +55,8 @@ fn leader_text(leader: Option<u64>) -> String {
     leader.map_or(", and knows no leader".to_owned(), |number| format!("; n{number} does"))
 }
 
+type Metrics = RaftMetrics<u64, BasicNode>;
+
 /// One of the controllers.
 pub struct Node {
     pub raft: Raft,
@@ -62,6 +64,9 @@ pub struct Node {
     pub group: String,
     pub peers: Peers,
     machine: Machine,
+    /// End of the log that the start found. A leader that comes back in its own term may still lead, and openraft then takes the snapshot
+    /// for all that was decided until its followers have answered; it is not.
+    found: Option<u64>,
     _lock: File,
 }
 
@@ -81,7 +86,9 @@ impl Node {
         let raft_error = |error: &dyn std::fmt::Display| NodeStartError::Raft(error.to_string());
         let raft = Raft::new(number, settings, network, log, machine.clone()).await.map_err(|e| raft_error(&e))?;
         let members = members(number, &peers, config);
+        let mut found = None;
         if raft.is_initialized().await.map_err(|e| raft_error(&e))? {
+            found = raft.metrics().borrow().last_log_index;
             let stored: BTreeSet<u64> = raft.metrics().borrow().membership_config.membership().voter_ids().collect();
             // Nothing stored but a vote: the log, and with it who the members are, comes from the leader.
             if !stored.is_empty() && !stored.iter().eq(members.keys()) {
@@ -97,7 +104,7 @@ impl Node {
             raft.initialize(members).await.map_err(|e| raft_error(&e))?;
         }
         info!(dir = shown, "controller n{number} of {} with the peers {}", config.group, peers.to_listing());
-        Ok(Node { raft, number, group: config.group.clone(), peers, machine, _lock: lock })
+        Ok(Node { raft, number, group: config.group.clone(), peers, machine, found, _lock: lock })
     }
 
     /// What is applied here; held for moments only.
@@ -105,7 +112,7 @@ impl Node {
         self.machine.applied()
     }
 
-    pub fn metrics(&self) -> watch::Receiver<RaftMetrics<u64, BasicNode>> {
+    pub fn metrics(&self) -> watch::Receiver<Metrics> {
         self.raft.metrics()
     }
 
@@ -118,11 +125,17 @@ impl Node {
         now.current_leader.filter(|leader| *leader != self.number || !alone)
     }
 
-    /// True when what [`Node::applied`] shows has all that was decided before the call.
+    /// Once it returns, [`Node::applied`] has all that was decided before the call.
     pub async fn up_to_date(&self) -> Result<(), NodeError> {
-        match tokio::time::timeout(CONSENSUS_MAX, self.raft.ensure_linearizable()).await {
+        let read = async {
+            self.raft.ensure_linearizable().await?;
+            let applied = |now: &Metrics| now.last_applied.map(|id| id.index) >= self.found.min(now.last_log_index);
+            let _ = self.raft.metrics().wait_for(applied).await; // no metrics: it stops
+            Ok(())
+        };
+        match tokio::time::timeout(CONSENSUS_MAX, read).await {
             Err(_) => Err(NodeError::NoMajority),
-            Ok(Ok(_)) => Ok(()),
+            Ok(Ok(())) => Ok(()),
             Ok(Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(to)))) => {
                 Err(NodeError::NotLeader(to.leader_id))
             }

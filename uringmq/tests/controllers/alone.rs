@@ -167,6 +167,31 @@ fn unclean_elections_are_switched_on_at_run_time_and_the_switch_is_kept() {
     assert!(alone.process.stop().success());
 }
 
+/// A leader that comes back in its own term leads at once, and then must not answer from its snapshot alone.
+#[test]
+fn the_first_answer_after_a_kill_has_all_that_was_decided() {
+    let mut alone = start("controller-first-answer", "controllerSnapshotEntries=30");
+    let conf = std::fs::read_to_string(alone.process.dir.join("broker.conf")).unwrap();
+    let mut taken = 0;
+    for _ in 0..6 {
+        let mut client = alone.client();
+        for _ in 0..25 {
+            taken += 1;
+            apply_id(&mut client, GROUP, taken, &format!("127.0.0.1:{taken}"));
+        }
+        alone.process.kill();
+        alone.process.start(&conf).expect("it starts again");
+        let mut client = alone.client();
+        until("an answer", || {
+            let answer = client.call(1012, &[("clusterName", "c"), ("brokerName", GROUP)], b"");
+            assert!([0, 1, 2007].contains(&answer.code), "{answer:?}");
+            let next = answer.get("nextBrokerId").map(str::to_owned);
+            assert!(next.is_none() || next == Some((taken + 1).to_string()), "an old state: {answer:?}");
+            next.is_some()
+        });
+    }
+}
+
 #[test]
 fn what_is_wrong_is_named() {
     let alone = start("controller-wrong", "");

@@ -9,6 +9,9 @@ const GROUP: &str = "broker-a";
 /// No heartbeat runs out during a test.
 const LONG_MS: u64 = 600_000;
 
+/// Code, fields, body.
+type Request<'a> = (i32, Vec<(&'a str, &'a str)>, &'a [u8]);
+
 struct Three {
     all: Vec<Process>,
     addrs: Vec<SocketAddr>,
@@ -124,7 +127,7 @@ fn who_does_not_lead_says_so_and_who_does() {
         let mut client = Client::speaking(three.addrs[follower], binary);
         let group = ("brokerName", GROUP);
         let cluster = ("clusterName", "c");
-        let requests: [(i32, Vec<(&str, &str)>, &[u8]); 8] = [
+        let requests: [Request<'_>; 8] = [
             (1001, vec![group, ("masterBrokerId", "1"), ("masterEpoch", "1")], b"{\"syncStateSet\":[1]}"),
             (1002, vec![cluster, group, ("brokerId", "1")], b""),
             (1003, vec![cluster, group, ("brokerId", "1"), ("brokerAddress", "h:1")], b""),
