@@ -191,7 +191,7 @@ run_stage() {
   esac
 }
 
-CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3 pairs migration storm)
+CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3 pairs migration controller storm)
 LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 storm-10 differential big)
 
 case ${1:-} in

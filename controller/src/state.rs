@@ -426,5 +426,4 @@ impl Group {
 }
 
 #[cfg(test)]
-#[path = "state_tests.rs"]
 mod tests;
