@@ -146,9 +146,9 @@ pub(crate) fn main(args: CompareArgs) -> Result<(), BenchError> {
     for round in 1..=args.rounds {
         for side in &sides {
             eprintln!("round {round} of {}: {}", args.rounds, side.name());
-            for part in loads::PARTS {
+            for work in loads::WORKS {
                 let mut bench = Bench { args: &args, side, measured: &mut measured };
-                judge(side, bench.part(*part));
+                judge(side, bench.work(*work));
             }
         }
         if let Some(fio) = &fio {
@@ -205,8 +205,8 @@ impl Bench<'_> {
         self.measured.note(row, self.side.name(), value);
     }
 
-    fn part(&mut self, part: Work) -> Result<(), BenchError> {
-        match part {
+    fn work(&mut self, work: Work) -> Result<(), BenchError> {
+        match work {
             Work::Session(flush) => {
                 let sends = loads::SENDS.iter().any(|s| s.flush == flush && self.wants(s.key));
                 match sends || (flush == Flush::Async && self.side.stores()) {

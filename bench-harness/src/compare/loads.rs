@@ -319,7 +319,7 @@ pub(super) enum Work {
     Topics,
     Cold,
 }
-pub(super) const PARTS: &[Work] =
+pub(super) const WORKS: &[Work] =
     &[Work::Session(Flush::Async), Work::Session(Flush::Sync), Work::Spinning, Work::Topics, Work::Cold];
 
 /// All rows in the order of the table.
