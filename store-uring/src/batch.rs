@@ -166,6 +166,27 @@ impl<F: File> Batch<F> {
         }
     }
 
+    /// Where the bytes end that are in the log already.
+    pub(crate) fn kept_to(&self) -> u64 {
+        self.parts[0].from + self.kept as u64
+    }
+
+    /// Takes the only part out to be written beside what comes next: up to its last whole block, whose rest stays placed, or all of it;
+    /// then its last block is begun anew with the same bytes.
+    pub(crate) fn take_off(&mut self, file: &F, whole_blocks: bool) -> Part<F> {
+        let mut part = self.parts.pop().expect("there is always one");
+        assert!(self.parts.is_empty(), "a batch that rolls is written alone");
+        let from = align_down(part.at());
+        let rest = (from - part.from) as usize..part.fill;
+        self.capacity = (2 * self.placed).next_power_of_two().max(CAPACITY_MIN).min(self.capacity_max);
+        self.parts.push(Part::new(file, self.capacity, from, part.segment_end, &part.bytes()[rest.clone()]));
+        (self.kept, self.placed) = if whole_blocks { (0, rest.len()) } else { (rest.len(), 0) };
+        if whole_blocks {
+            part.fill = rest.start;
+        }
+        part
+    }
+
     /// The batch is in the log: begins the next one with the unfinished block.
     pub(crate) fn advance(&mut self, file: &F) {
         let last = self.last();

@@ -7,12 +7,15 @@
 //! - a zero written to warm blocks never meets appended bytes: warming starts behind everything handed to the disk, and a write
 //!   that would meet a warming piece waits for it;
 //! - at most one closed segment is not synced (two during a roll), which is how far back opening syncs.
-use crate::batch::{Batch, align_down, align_up};
+mod flight;
+
+use crate::batch::{Batch, Part, align_down, align_up};
 use crate::event::Event;
 use crate::io::{File, Io, write_all, write_zeros};
 use crate::seeded::{Bug, bug};
 use crate::segment::{self, Places, Segment, store_error};
 use crate::{StoreConfig, StoreError};
+pub use flight::{Flight, Landed};
 use hashbrown::HashMap;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -49,11 +52,19 @@ pub struct Appender<I: Io> {
     /// Missing before the first record.
     filling: Option<Filling<I::File>>,
     next: HashMap<QueueKey, u64>,
-    /// Offsets to restore when the batch fails, in the order of change.
-    undo: Vec<(QueueKey, u64)>,
+    /// Offsets to restore when what is placed or in flight fails, in the order of change.
+    undo: VecDeque<Undo>,
+    air: flight::Air,
     store_timestamp_ms: i64,
     /// What failed batches may have left behind the end: `from` (aligned) and `to`, in log order.
     soiled: Vec<(u64, u64)>,
+}
+
+/// A queue's next offset before the run at `at` took some.
+struct Undo {
+    at: u64,
+    key: QueueKey,
+    before: u64,
 }
 
 struct Filling<F: File> {
@@ -94,13 +105,18 @@ struct Shared<I: Io> {
     zeros: RefCell<Option<<I::File as File>::Buf>>,
 }
 
-/// The next `count` offsets of a queue: the first of them.
-fn take_offsets(next: &mut HashMap<QueueKey, u64>, undo: &mut Vec<(QueueKey, u64)>, key: QueueKey, count: u64) -> u64 {
+/// The next `count` offsets of a queue, for the run at `at`: the first of them.
+fn take_offsets(
+    next: &mut HashMap<QueueKey, u64>,
+    undo: &mut VecDeque<Undo>,
+    at: u64,
+    (key, count): (QueueKey, u64),
+) -> u64 {
     let next = next.entry(key).or_insert(0);
-    let first = *next;
+    let before = *next;
     *next += count;
-    undo.push((key, first));
-    first
+    undo.push_back(Undo { at, key, before });
+    before
 }
 
 impl<I: Io> Appender<I> {
@@ -124,7 +140,8 @@ impl<I: Io> Appender<I> {
             shared,
             filling: None,
             next: HashMap::new(),
-            undo: Vec::new(),
+            undo: VecDeque::new(),
+            air: flight::Air::default(),
             store_timestamp_ms: 0,
             soiled: Vec::new(),
         })
@@ -191,7 +208,7 @@ impl<I: Io> Appender<I> {
         let Filling { batch, segment } = self.filling.as_mut().expect("begun above");
         let phy = batch.make_room(&segment.file, records.len());
         self.store_timestamp_ms = self.store_timestamp_ms.max(self.shared.io.now_ms());
-        let first = if numbered { take_offsets(&mut self.next, &mut self.undo, key, count) } else { 0 };
+        let first = if numbered { take_offsets(&mut self.next, &mut self.undo, phy, (key, count)) } else { 0 };
         let mut at = 0;
         for (index, &bytes) in lens.iter().enumerate() {
             let record = &mut records[at..at + bytes as usize];
@@ -209,7 +226,8 @@ impl<I: Io> Appender<I> {
 
     /// Gives the next `count` offsets of a queue to what was placed last; they are taken back if its batch is refused. The first of them.
     pub fn take_offsets(&mut self, key: QueueKey, count: u64) -> u64 {
-        take_offsets(&mut self.next, &mut self.undo, key, count)
+        let at = self.filling.as_ref().map_or(0, |filling| filling.batch.end() - 1);
+        take_offsets(&mut self.next, &mut self.undo, at, (key, count))
     }
 
     /// Takes `bytes` of another log (a slave its master's), which stand there at `at`, as they are: cut anywhere, blanks at the ends of
@@ -299,6 +317,7 @@ impl<I: Io> Appender<I> {
     /// Writes what was placed, and syncs after it when `durable`. On an error nothing of the batch counts: its queue offsets are
     /// taken back, and `NoSpace` leaves the log usable (what it wrote in part is zeros again) while an I/O error poisons it. Not to be dropped before it ends.
     pub async fn write(&mut self, durable: bool) -> Result<Written, StoreError> {
+        assert!(self.air.is_empty(), "a batch is written alone");
         let from = self.shared.written.get();
         let done = self.write_batch(durable).await;
         match done {
@@ -308,18 +327,17 @@ impl<I: Io> Appender<I> {
                 Ok(Written { from: PhyOffset(from), to: PhyOffset(to), durable })
             }
             Err(e) => {
-                for (key, before) in self.undo.drain(..).rev() {
-                    if !bug(Bug::OffsetKeptAfterRefusal) {
-                        self.next.insert(key, before);
-                    }
+                let Some(Filling { batch, segment }) = &mut self.filling else { return Err(e) };
+                if batch.kept_to() != from {
+                    self.give_up(&e).await; // it began with what an earlier one left to it
+                    return Err(e);
                 }
-                if let Some(Filling { batch, segment }) = &mut self.filling {
-                    batch.rewind(&segment.file);
-                    if matches!(e, StoreError::NoSpace(_)) {
-                        // Before anybody is told of the refusal: a crash must not make records of it. If it fails, the next batch does it.
-                        let _ = self.shared.clean(&mut self.soiled, batch.tail()).await;
-                    }
+                batch.rewind(&segment.file);
+                if matches!(e, StoreError::NoSpace(_)) {
+                    // Before anybody is told of the refusal: a crash must not make records of it. If it fails, the next batch does it.
+                    let _ = self.shared.clean(&mut self.soiled, batch.tail()).await;
                 }
+                self.undo_offsets();
                 Err(e)
             }
         }
@@ -558,17 +576,22 @@ impl<I: Io> Shared<I> {
     async fn write_parts(&self, batch: &mut Batch<I::File>, soiled: &mut Vec<(u64, u64)>) -> Result<(), StoreError> {
         for part in batch.parts_mut() {
             let (from, to) = (part.from, part.written_to());
-            while self.warming.get().is_some_and(|(warm_from, warm_to)| warm_from < to && from < warm_to) {
-                self.warmed.next().await;
-            }
             let segment = self.segment(from).expect("had before the first write");
             soiled.push((from, to));
-            let buf = part.take_padded(&segment.file);
-            let (wrote, buf) = write_all(&segment.file, from - segment.start, buf).await;
-            part.put_back(buf);
-            wrote.map_err(|e| self.poison(store_error("write", from, e)))?;
+            self.write_part(&segment, part).await?;
         }
         Ok(())
+    }
+
+    async fn write_part(&self, segment: &Segment<I::File>, part: &mut Part<I::File>) -> Result<(), StoreError> {
+        let (from, to) = (part.from, part.written_to());
+        while self.warming.get().is_some_and(|(warm_from, warm_to)| warm_from < to && from < warm_to) {
+            self.warmed.next().await;
+        }
+        let buf = part.take_padded(&segment.file);
+        let (wrote, buf) = write_all(&segment.file, from - segment.start, buf).await;
+        part.put_back(buf);
+        wrote.map_err(|e| self.poison(store_error("write", from, e)))
     }
 
     /// Syncs every segment with bytes between the durable mark and `to`, one caller at a time: the system reports a failed sync once.

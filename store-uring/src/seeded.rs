@@ -40,11 +40,13 @@ pub enum Bug {
     DamageEndsLog,
     /// Segments are removed although the queue entries that lead into them are not synced.
     RetentionBeforeCheckpoint,
+    /// Two writes are under way that have a block in common.
+    BlockInTwoWrites,
 }
 
 impl Bug {
     #[cfg(feature = "seeded-bugs")]
-    pub const ALL: [Bug; 18] = [
+    pub const ALL: [Bug; 19] = [
         Bug::AckBeforeSync,
         Bug::RollSyncsNewSegmentOnly,
         Bug::CheckpointBeforeQueueSync,
@@ -63,6 +65,7 @@ impl Bug {
         Bug::TornRecordKept,
         Bug::DamageEndsLog,
         Bug::RetentionBeforeCheckpoint,
+        Bug::BlockInTwoWrites,
     ];
 }
 

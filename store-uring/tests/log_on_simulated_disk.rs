@@ -44,6 +44,8 @@ struct Model {
     durable: usize,
     /// Placed in the batch that is not written.
     pending: Vec<(u64, Vec<u8>)>,
+    /// Where runs end in the log.
+    run_ends: Vec<u64>,
 }
 
 impl Model {
@@ -61,6 +63,7 @@ impl Model {
         self.durable = found.len();
         self.written = found;
         self.pending.clear();
+        self.run_ends.clear();
     }
 }
 
@@ -79,12 +82,23 @@ async fn place_run<I: Io>(log: &mut Appender<I>, model: &mut Model, random: &mut
         bytes.extend_from_slice(&record(queue, random.below(1000), size));
     }
     if !log.fits(bytes.len()) {
+        match random.below(2) == 0 {
+            true => fly(log, model, random).await,
+            false => write(log, model, random).await,
+        }
+    }
+    if !log.fits(bytes.len()) {
         write(log, model, random).await;
     }
+    place_bytes(log, model, queue, bytes, &lens);
+}
+
+fn place_bytes<I: Io>(log: &mut Appender<I>, model: &mut Model, queue: u32, mut bytes: Vec<u8>, lens: &[u32]) {
     let next = log.next(key(queue));
-    let placed = log.place(key(queue), true, &mut bytes, &lens).unwrap();
+    let placed = log.place(key(queue), true, &mut bytes, lens).unwrap();
     assert_eq!(placed.queue_offset, next);
     let mut at = 0;
+    model.run_ends.push(placed.phy.0 + bytes.len() as u64);
     for (index, len) in lens.iter().enumerate() {
         let one = bytes[at..at + *len as usize].to_vec();
         assert_eq!(queue_offset(&one), next.0 + index as u64);
@@ -95,6 +109,46 @@ async fn place_run<I: Io>(log: &mut Appender<I>, model: &mut Model, random: &mut
         placed.phy.0 % SEGMENT_BYTES + bytes.len() as u64 + 8 <= SEGMENT_BYTES,
         "a run is in one segment, and not in its last 8 bytes"
     );
+}
+
+/// What is placed in two flights beside each other, if it may be; what one of them does not take stays placed.
+async fn fly<I: Io>(log: &mut Appender<I>, model: &mut Model, random: &mut Random) {
+    if !log.may_start() {
+        return;
+    }
+    let whole_to = log.whole_blocks_to().0;
+    let first_to = model.run_ends.iter().copied().filter(|end| log.written().0 < *end && *end <= whole_to).max();
+    let first = log.start(first_to.map(PhyOffset));
+    assert_eq!(log.may_start(), log.pending(), "only its carried end");
+    for seed in 0..random.below(4) {
+        let bytes = record(1, seed, 92 + random.below(6000) as usize);
+        let len = bytes.len() as u32;
+        if log.fits(bytes.len()) {
+            place_bytes(log, model, 1, bytes, &[len]);
+        }
+    }
+    let mut landed = match log.may_start() && log.in_flight() == 1 {
+        true => {
+            assert!(first_to.is_some(), "the unfinished block is in one write at a time");
+            let second = log.start(None);
+            match random.below(2) == 0 {
+                true => <[_; 2]>::from(join(first.run(), second.run()).await).into(),
+                false => {
+                    let (second, first) = join(second.run(), first.run()).await;
+                    vec![first, second]
+                }
+            }
+        }
+        false => vec![first.run().await],
+    };
+    for landed in landed.drain(..) {
+        let from = log.written();
+        let written = log.land(landed).unwrap();
+        assert!(written.from == from && written.to == log.written() && written.to > from);
+        let whole = model.pending.iter().take_while(|(at, bytes)| at + bytes.len() as u64 <= written.to.0).count();
+        model.written.extend(model.pending.drain(..whole));
+    }
+    assert_eq!(log.in_flight(), 0);
 }
 
 /// A write with the keeper's work beside it.
@@ -151,7 +205,8 @@ fn random_appends_survive_every_kind_of_reopen() {
                         log = reopened;
                         model.restart(found);
                     }
-                    2..=12 => write(&mut log, &mut model, &mut random).await,
+                    2..=7 => write(&mut log, &mut model, &mut random).await,
+                    8..=12 => fly(&mut log, &mut model, &mut random).await,
                     _ => place_run(&mut log, &mut model, &mut random).await,
                 }
             }
@@ -195,7 +250,7 @@ fn a_crash_at_any_operation_keeps_what_was_durable() {
         let disk = SimIo::new(7, Faults::crash_at(crash_at));
         let (sure, all) = block_on(workload(&disk, &config));
         let disk = disk.after_crash();
-        let model = Model { written: all, durable: sure, pending: Vec::new() };
+        let model = Model { written: all, durable: sure, ..Model::default() };
         let (mut log, found) = block_on(reopen(&disk, &config));
         model.check(&found, sure, &format!("crash at {crash_at}"));
         // The log goes on, and what it had stays.
@@ -404,6 +459,45 @@ fn a_failed_write_or_sync_stops_writes() {
             let disk = disk.after_kill();
             let (mut log, found) = reopen(&disk, &config).await;
             assert_eq!(found[..kept.len()], kept);
+            place_one(&mut log, 0, 4, 300).unwrap();
+            log.write(true).await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_flight_that_fails_stops_writes_and_takes_back_what_is_in_the_air() {
+    for failing in [0, 1] {
+        block_on(async {
+            let config = config("/store");
+            let disk = SimIo::new(1, Faults::none());
+            let mut log = open_empty(&disk, &config).await;
+            let kept = place_one(&mut log, 0, 0, 300).unwrap();
+            log.write(false).await.unwrap();
+            // Two records in the first, of which the second ends behind its last whole block; one more in the second.
+            let first = [place_one(&mut log, 0, 1, 3_700).unwrap(), place_one(&mut log, 1, 2, 300).unwrap()];
+            let whole_to = PhyOffset(first[1].0);
+            assert_eq!(log.whole_blocks_to(), PhyOffset(4096));
+            let one = log.start(Some(whole_to));
+            place_one(&mut log, 0, 3, 5_000).unwrap();
+            let two = log.start(None);
+            assert!(!log.may_start() && !log.pending() && log.in_flight() == 2);
+            disk.set_faults(Faults { write_error_at: Some(disk.counts().writes + failing), ..Faults::none() });
+            let (one, two) = join(one.run(), two.run()).await;
+            // The first one may well be on the disk: what a failed disk acknowledges nobody knows, so it counts for nothing either.
+            let failed = log.land(one).unwrap_err();
+            drop(two);
+            log.give_up(&failed).await;
+            let (first_failed, poisoned) = (
+                matches!(failed, StoreError::Io { op: "write", .. }),
+                matches!(failed, StoreError::Poisoned { op: "write", .. }),
+            );
+            assert_eq!((first_failed, poisoned), (failing == 0, failing == 1), "{failed}");
+            assert_eq!((log.in_flight(), log.written().0), (0, 300));
+            assert_eq!((log.next(key(0)), log.next(key(1))), (QueueOffset(1), QueueOffset(0)));
+            assert!(matches!(place_one(&mut log, 0, 4, 300), Err(StoreError::Poisoned { op: "write", .. })));
+            let (mut log, found) = reopen(&disk.after_kill(), &config).await;
+            assert_eq!(found[0], kept);
             place_one(&mut log, 0, 4, 300).unwrap();
             log.write(true).await.unwrap();
         });

@@ -24,6 +24,8 @@ use uringmq_store::{StoreConfig, StoreError, checkpoint, deleted_topics, dispatc
 
 pub const SHARDS: usize = 2;
 const READ_BYTES: usize = 64 * 1024;
+/// Makes the random numbers of flights others than those of the runs.
+const FLIGHTS: u64 = 0x5bd1_e995_7a31_44c7;
 
 pub struct Machine {
     pub io: SimIo,
@@ -136,12 +138,16 @@ impl Machine {
         let mut shape = Random::new(shape_seed);
         let runs = 1 + shape.below(5);
         let runs = if alike { 1 } else { runs };
+        let mut ends = Vec::new();
         for n in 0..runs {
             let mut run = self.make_run(&mut shape, random, model, n);
             if n > 0 && !self.log.fits(run.bytes.len()) {
                 break;
             }
-            self.place(&mut run, model)?;
+            ends.push(self.place(&mut run, model)?);
+        }
+        if let Err(e) = self.fly(&ends, &mut Random::new(shape_seed ^ FLIGHTS), model).await {
+            return Err(self.refused(e, shape_seed, model));
         }
         let wait = plan.sync_flush && !random.one_in(6);
         let at_once = random.one_in(2);
@@ -169,11 +175,7 @@ impl Machine {
             false => join(write, beside).await.0,
         };
         if let Err(e) = written {
-            if matches!(e, StoreError::NoSpace(_)) {
-                model.borrow_mut().refused();
-                self.refused = Some(shape_seed);
-            }
-            return Err(e);
+            return Err(self.refused(e, shape_seed, model));
         }
         model.borrow_mut().all_written();
         if wait && !at_once {
@@ -181,6 +183,57 @@ impl Machine {
         }
         if wait {
             model.borrow_mut().all_durable();
+        }
+        self.readable = self.log.written().0;
+        Ok(())
+    }
+
+    /// On a full disk the next batch is to begin like the refused one.
+    fn refused(&mut self, e: StoreError, shape_seed: u64, model: &Rc<RefCell<Model>>) -> StoreError {
+        if matches!(e, StoreError::NoSpace(_)) {
+            model.borrow_mut().refused();
+            self.refused = Some(shape_seed);
+        }
+        e
+    }
+
+    /// Sometimes: what is placed, in runs with these `ends`, goes in flights, two beside each other where the first ends with a whole
+    /// block. What is left is `write`'s.
+    async fn fly(&mut self, ends: &[u64], random: &mut Random, model: &Rc<RefCell<Model>>) -> Result<(), StoreError> {
+        if random.one_in(2) || !self.log.may_start() {
+            return Ok(());
+        }
+        let whole = ends.iter().rev().find(|end| **end <= self.log.whole_blocks_to().0).map(|end| PhyOffset(*end));
+        let first = self.log.start(whole.filter(|_| !random.one_in(8)));
+        let mut shape = Random::new(random.next());
+        for n in 5..5 + random.below(4) {
+            let mut run = self.make_run(&mut shape, random, model, n);
+            if !self.log.fits(run.bytes.len()) {
+                break;
+            }
+            self.place(&mut run, model)?;
+        }
+        let mut landed = Vec::new();
+        if self.log.may_start() {
+            let second = self.log.start(None);
+            match random.one_in(2) {
+                true => {
+                    let (second, first) = join(second.run(), first.run()).await;
+                    landed.extend([first, second]);
+                }
+                false => landed.extend(<[_; 2]>::from(join(first.run(), second.run()).await)),
+            }
+        } else {
+            landed.push(first.run().await);
+        }
+        for landed in landed {
+            match self.log.land(landed) {
+                Ok(written) => model.borrow_mut().written_to(written.to.0),
+                Err(e) => {
+                    self.log.give_up(&e).await;
+                    return Err(e);
+                }
+            }
         }
         self.readable = self.log.written().0;
         Ok(())
@@ -294,7 +347,8 @@ impl Machine {
         run.keys.push(name.to_owned());
     }
 
-    fn place(&mut self, run: &mut Run, model: &Rc<RefCell<Model>>) -> Result<(), StoreError> {
+    /// Gives where the run ends.
+    fn place(&mut self, run: &mut Run, model: &Rc<RefCell<Model>>) -> Result<u64, StoreError> {
         let next = self.log.next(key(&run.id));
         if run.messages > 0 {
             let bytes = record::finish(&mut run.bytes, RESERVED, &format!("INNER_BASE\u{1}{}\u{2}", next.0));
@@ -326,7 +380,7 @@ impl Machine {
             at += *len as usize;
             phy += *len as u64;
         }
-        Ok(())
+        Ok(phy)
     }
 
     /// One shard's cursor reads up to `bytes` further.

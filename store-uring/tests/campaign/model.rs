@@ -97,6 +97,11 @@ impl Model {
         self.log.truncate(count);
         (self.written, self.durable) = (count, count);
     }
+    /// Those that end there or before.
+    pub fn written_to(&mut self, end: u64) {
+        let behind = self.log.iter().rev().take_while(|sent| sent.phy + sent.bytes.len() as u64 > end).count();
+        self.written = self.log.len() - behind;
+    }
     pub fn all_written(&mut self) {
         self.written = self.log.len();
     }
