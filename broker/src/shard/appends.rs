@@ -83,6 +83,32 @@ pub struct AppendGroup {
     pub stamps: Stamps,
 }
 
+impl AppendGroup {
+    /// Takes away the runs from `run` on, with all that is theirs.
+    pub fn split_off(&mut self, run: usize) -> AppendGroup {
+        let mut runs = self.runs.split_off(run);
+        let Run { at, first_record, late, .. } = runs[0];
+        for run in &mut runs {
+            run.at -= at;
+            run.first_record -= first_record;
+            run.late.first_light -= late.first_light;
+        }
+        let mut records = self.records.split_off(first_record as usize);
+        let hash_from = records[0].hash_from;
+        records.iter_mut().for_each(|record| record.hash_from -= hash_from);
+        AppendGroup {
+            from: self.from,
+            bytes: self.bytes.split_off(at as usize),
+            lens: self.lens.split_off(first_record as usize),
+            records,
+            hashes: self.hashes.split_off(hash_from as usize),
+            lights: self.lights.split_off(late.first_light as usize),
+            runs,
+            stamps: self.stamps,
+        }
+    }
+}
+
 /// When a group passed the stations of its way.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamps {

@@ -1,22 +1,21 @@
-//! The writer role: inbox -> batch -> write -> acks. One exists; it owns the end of the log.
-//!
-//! One write is in flight; what arrives meanwhile is the next batch, so load sets the size of a batch and no timer does.
+//! The writer role: inbox -> batch -> write -> acks. One exists; it owns the end of the log. Its loop is [`pipeline`].
 pub mod committed;
 pub mod copy;
 pub mod held;
+mod pipeline;
 pub mod upkeep;
 
 use crate::mesh::{Event, Msg};
 use crate::placement::ShardId;
 use crate::shard::Shard;
 use crate::shard::appends::{AppendGroup, Receipt, Refusal, Run};
-use crate::stages::Stage;
 use crate::{Keeper, Log};
 use committed::{Committed, Entry, Span};
 use copy::Copier;
 use futures_lite::future;
 use glommio::timer::sleep;
 use held::{Acks, HeldAcks};
+use pipeline::Pipeline;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -120,6 +119,42 @@ struct Waiting {
 impl Waiting {
     fn new() -> Self {
         Waiting { groups: Vec::new(), placed: Vec::new(), refused: Vec::new() }
+    }
+
+    /// Of the placed runs.
+    fn bytes(&self) -> usize {
+        match (self.placed.first(), self.placed.last()) {
+            (Some((_, _, first)), Some(&last)) => (self.end_of(last) - first.phy.0) as usize,
+            _ => 0,
+        }
+    }
+
+    /// Where a placed run ends in the log.
+    fn end_of(&self, (group, run, receipt): (u32, u32, Receipt)) -> u64 {
+        receipt.phy.0 + u64::from(self.groups[group as usize].runs[run as usize].bytes)
+    }
+
+    /// Where the last run ends that is whole at `to`.
+    fn end_of_run(&self, to: PhyOffset) -> Option<PhyOffset> {
+        let ends = self.placed.iter().rev().map(|&placed| self.end_of(placed));
+        ends.into_iter().find(|end| *end <= to.0).map(PhyOffset)
+    }
+
+    /// Takes the runs away that stand at `to` in the log or behind it. What was refused stays.
+    fn split_off(&mut self, to: PhyOffset) -> Waiting {
+        let keep = self.placed.partition_point(|(_, _, receipt)| receipt.phy < to);
+        let mut placed = self.placed.split_off(keep);
+        let Some(&(group, run, _)) = placed.first() else { return Waiting::new() };
+        let split = self.groups[group as usize].split_off(run as usize);
+        let mut groups = vec![split];
+        groups.extend(self.groups.drain(group as usize + 1..));
+        for (of, n, _) in &mut placed {
+            if *of == group {
+                *n -= run;
+            }
+            *of -= group;
+        }
+        Waiting { groups, placed, refused: Vec::new() }
     }
 
     fn place(&mut self, log: &mut Log, group: AppendGroup, full: bool) {
@@ -297,36 +332,8 @@ fn finish(log: &Log, group: &mut AppendGroup, n: usize) {
 }
 
 /// The writer's loop; ends when stopped and the inbox is empty.
-pub async fn run(shard: Rc<Shard>, mut log: Log, sync_flush: bool) {
-    let writer = shard.writer.as_ref().expect("runs on the writer shard");
-    loop {
-        if writer.inbox.borrow().is_empty() {
-            if writer.stopping.get() {
-                break;
-            }
-            writer.ready.wait().await;
-            continue;
-        }
-        for (key, next) in writer.next.take() {
-            log.set_next(key, next);
-        }
-        let full = shard.marks.disk_full.load(Ordering::Relaxed) != 0;
-        let mut waiting = Waiting::new();
-        loop {
-            let fits =
-                writer.inbox.borrow().front().is_some_and(|g| waiting.groups.is_empty() || log.fits(g.bytes.len()));
-            if !fits {
-                break;
-            }
-            let group = writer.inbox.borrow_mut().pop_front().expect("front was there");
-            waiting.place(&mut log, *group, full);
-        }
-        write_batch(&shard, &mut log, waiting, sync_flush).await;
-        writer.tail_moved.set();
-        await_checkpoint(&shard, writer).await;
-    }
-    writer.held.give_up(&shard);
-    writer.stopped.set();
+pub async fn run(shard: Rc<Shard>, log: Log, sync_flush: bool) {
+    Pipeline::new(shard, log, sync_flush).run().await;
 }
 
 /// The loop of a slave's writer, whose log only [`Copier`] adds to: what else comes is refused. Ends when stopped.
@@ -363,47 +370,6 @@ async fn await_checkpoint(shard: &Shard, writer: &Writer) {
     future::or(covered, sleep(UNCOVERED_HOLD)).await;
 }
 
-async fn write_batch(shard: &Rc<Shard>, log: &mut Log, mut waiting: Waiting, sync_flush: bool) {
-    if waiting.placed.is_empty() {
-        waiting.answer(shard, None, |_| true);
-        return;
-    }
-    let begun = Instant::now();
-    waiting.groups.iter().for_each(|g| shard.stages.took(Stage::Wait, begun - g.stamps.taken));
-    let written = match log.write(false).await {
-        Ok(written) => written,
-        Err(e) => return waiting.fail(shard, &e, |_| true),
-    };
-    let complete = Instant::now();
-    shard.stages.took(Stage::Write, complete - begun);
-    let marks = &shard.marks;
-    marks.written.store(written.to.0, Ordering::Release);
-    // Who waits for nothing is told at once; the others when disk and slaves have it, which both begin now.
-    let slaves = shard.config.borrow().awaits_slaves().then_some(written.to);
-    let mut committed = None;
-    if sync_flush {
-        waiting.acknowledge(shard, OpKind::Acked, None, |run| !run.wait_durable);
-        if marks.slaves.load(Ordering::Relaxed) > 0 {
-            let early = committed.insert(waiting.committed(shard, written.from, written.to));
-            shard.mesh.push(shard.ha_shard, Msg::Written(early.spans.iter().cloned().collect()));
-        }
-        if let Err(e) = sync(shard).await {
-            return waiting.fail(shard, &e, |run| run.wait_durable);
-        }
-        shard.stages.since(Stage::Sync, complete);
-        marks.readable.store(written.to.0, Ordering::Release);
-        waiting.acknowledge(shard, OpKind::AckedDurable, slaves, |run| run.wait_durable);
-    } else {
-        // Before the answers: whoever is told of a message may ask for it at once, on any shard (33, 37).
-        marks.readable.store(written.to.0, Ordering::Release);
-        waiting.acknowledge(shard, OpKind::Acked, None, |run| slaves.is_none() || !run.wait_durable);
-        waiting.acknowledge(shard, OpKind::Acked, slaves, |run| slaves.is_some() && run.wait_durable);
-    }
-    let mut committed = committed.unwrap_or_else(|| waiting.committed(shard, written.from, written.to));
-    committed.since = Instant::now();
-    tell_all(shard, committed);
-}
-
 /// The hint for all shards; one that is behind finds the same in the log.
 fn tell_all(shard: &Shard, committed: Committed) {
     let committed = Arc::new(committed);
@@ -414,9 +380,96 @@ fn tell_all(shard: &Shard, committed: Committed) {
     }
 }
 
-async fn sync(shard: &Rc<Shard>) -> Result<(), StoreError> {
+/// Up to where the log is durable now: at least what was written before.
+async fn sync(shard: &Rc<Shard>) -> Result<PhyOffset, StoreError> {
     let writer = shard.writer.as_ref().expect("runs on the writer shard");
     let durable = writer.keeper.sync().await?;
     shard.marks.durable.store(durable.0, Ordering::Release);
-    Ok(())
+    Ok(durable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shard::appends::{Late, RecordMeta, Stamps};
+    use uringmq_proto::types::TopicId;
+
+    fn key(queue: u32) -> QueueKey {
+        QueueKey { topic: TopicId(1), queue }
+    }
+
+    /// Runs of two records of 10 bytes each, every record with a hash and every run with a light queue; all numbers are `first` and on.
+    fn group(first: u32, runs: u32) -> AppendGroup {
+        let now = Instant::now();
+        let records = 0..2 * runs;
+        let meta = |n: u32| RecordMeta {
+            bytes: 10,
+            tags_code: (first + n).into(),
+            delayed: false,
+            hash_from: n,
+            hash_count: 1,
+        };
+        let run = |n| Run {
+            token: first + n,
+            key: key(0),
+            numbered: true,
+            wait_durable: true,
+            first_record: 2 * n,
+            record_count: 2,
+            at: 20 * n,
+            bytes: 20,
+            late: Late { first_light: n, light_count: 1, ..Late::default() },
+        };
+        AppendGroup {
+            from: 0,
+            bytes: records.clone().flat_map(|n| [(first + n) as u8; 10]).collect(),
+            lens: vec![10; 2 * runs as usize],
+            records: records.clone().map(meta).collect(),
+            hashes: records.map(|n| first + n).collect(),
+            lights: (0..runs).map(|n| (key(first + n), QueueOffset(0))).collect(),
+            runs: (0..runs).map(run).collect(),
+            stamps: Stamps { begun: now, pushed: now, taken: now },
+        }
+    }
+
+    /// Three runs in a group, of which the second was refused, and one in another; from 1000 on.
+    fn waiting() -> Waiting {
+        let receipt =
+            |at| Receipt { phy: PhyOffset(at), queue_offset: QueueOffset(0), store_timestamp_ms: 0, replicated: true };
+        let placed = vec![(0, 0, receipt(1000)), (0, 2, receipt(1020)), (1, 0, receipt(1040))];
+        Waiting { groups: vec![group(0, 3), group(100, 1)], placed, refused: Vec::new() }
+    }
+
+    #[test]
+    fn what_is_whole_at_a_place_is_told() {
+        let waiting = waiting();
+        assert_eq!(waiting.bytes(), 60);
+        let ends = [1019, 1020, 1059, 1060, 2000].map(|to| waiting.end_of_run(PhyOffset(to)).map(|end| end.0));
+        assert_eq!(ends, [None, Some(1020), Some(1040), Some(1060), Some(1060)]);
+        assert_eq!((Waiting::new().bytes(), Waiting::new().end_of_run(PhyOffset(9))), (0, None));
+    }
+
+    #[test]
+    fn runs_behind_a_place_leave_with_all_that_is_theirs() {
+        let mut kept = waiting();
+        let rest = kept.split_off(PhyOffset(1020));
+        let tokens = |waiting: &Waiting| -> Vec<(u32, u64)> {
+            let token = |&(g, r, receipt): &(u32, u32, Receipt)| {
+                (waiting.groups[g as usize].runs[r as usize].token, receipt.phy.0)
+            };
+            waiting.placed.iter().map(token).collect()
+        };
+        assert_eq!((tokens(&kept), tokens(&rest)), (vec![(0, 1000)], vec![(2, 1020), (100, 1040)]));
+        let (split, other) = (&rest.groups[0], &rest.groups[1]);
+        assert_eq!((kept.groups.len(), rest.groups.len(), other.hashes.as_slice()), (1, 2, &[100, 101][..]));
+        assert_eq!(kept.groups[0].bytes, [[0; 10], [1; 10], [2; 10], [3; 10]].concat());
+        let Run { at, bytes, first_record, late, .. } = split.runs[0];
+        assert_eq!((at, bytes, first_record, late.first_light), (0, 20, 0, 0));
+        assert_eq!((&split.bytes[..], &split.lens[..]), (&[[4; 10], [5; 10]].concat()[..], &[10, 10][..]));
+        assert_eq!((&split.hashes[..], split.lights[0].0), (&[4, 5][..], key(2)));
+        let metas: Vec<(u32, i64)> = split.records.iter().map(|meta| (meta.hash_from, meta.tags_code)).collect();
+        assert_eq!(metas, [(0, 4), (1, 5)]);
+        // Nothing stands there: nothing leaves.
+        assert!(kept.split_off(PhyOffset(1020)).groups.is_empty() && tokens(&kept).len() == 1);
+    }
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 const TOPIC: &str = "Durable";
 const QUEUES: i32 = 4;
-const CLIENTS: u64 = 4;
-const SENDS: u64 = 150;
+const CLIENTS: u64 = 12;
+const SENDS: u64 = 60;
 /// As every test server has it.
 const SEGMENT_BYTES: u64 = 8 << 20;
 
@@ -36,6 +36,27 @@ fn operations(path: &Path) -> Vec<Op> {
         }
     };
     text.lines().map(operation).collect()
+}
+
+/// How many writes began while another was under way; panics over two that have a byte of the log in common.
+fn beside_each_other(ops: &[Op]) -> usize {
+    let (mut under_way, mut beside): (Vec<(u64, u64)>, _) = (Vec::new(), 0);
+    for op in ops {
+        let (from, to) = (op.at, op.at + op.bytes);
+        match op.kind.as_str() {
+            "WriteStart" => {
+                assert!(under_way.iter().all(|(f, t)| to <= *f || *t <= from), "{from}..{to} beside {under_way:?}");
+                beside += usize::from(!under_way.is_empty());
+                under_way.push((from, to));
+            }
+            "WriteEnd" => {
+                let ended = under_way.iter().position(|(f, _)| *f == from).expect("a write ends that began");
+                under_way.remove(ended);
+            }
+            _ => {}
+        }
+    }
+    beside
 }
 
 /// The acknowledged records by position, each with its kind; panics over one that ran ahead of what it stands on.
@@ -124,7 +145,9 @@ fn acknowledgements_follow_their_writes(flush: &str, shards: u32) {
     assert!(flags.iter().all(|flags| flags & libc::O_DIRECT != 0), "{flags:?}");
 
     assert!(server.stop().success());
-    let recorded = judge(&operations(&log));
+    let operations = operations(&log);
+    let recorded = judge(&operations);
+    assert!(beside_each_other(&operations) > 0, "one write at a time");
     assert!(acknowledged.len() as u64 == CLIENTS * SENDS);
     for (at, waited) in acknowledged {
         let kind = recorded.get(&at).unwrap_or_else(|| panic!("no acknowledgement of {at} is recorded"));
