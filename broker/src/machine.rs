@@ -1,4 +1,9 @@
 //! What this machine has: the cores that the process may use, and its memory.
+use std::sync::atomic::AtomicBool;
+
+/// Rings made from now on take completions when their shard enters the kernel, instead of interrupting it: for a shard that no other one
+/// rings at, and that does not spin (it would look for completions without entering the kernel). The binary sees to it, where it can.
+pub static COOPERATIVE_RINGS: AtomicBool = AtomicBool::new(false);
 
 /// Cores that the process may run on, in ascending order; never empty.
 pub fn usable_cpus() -> Vec<usize> {
@@ -18,6 +23,14 @@ pub fn memory_bytes() -> u64 {
     // SAFETY: sysconf takes no pointers.
     let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     u64::try_from(pages).unwrap_or(0) * u64::try_from(page).unwrap_or(0)
+}
+
+/// Files that the process may have open at once.
+pub fn open_files_max() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a writable rlimit.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
+    if known { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 0 }
 }
 
 /// Has the process get its memory in small pages only. A huge one is zeroed whole when it is first touched: hundreds of microseconds in the
@@ -44,5 +57,6 @@ mod tests {
         let cpus = usable_cpus();
         assert_eq!(cpus.len(), std::thread::available_parallelism().map_or(1, usize::from));
         assert!(memory_bytes() > 64 << 20, "{}", memory_bytes());
+        assert!(open_files_max() >= 64, "{}", open_files_max());
     }
 }

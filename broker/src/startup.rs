@@ -21,7 +21,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 use uringmq_proto::message::prop;
@@ -101,6 +101,7 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
     let BrokerRun { mut config, beside, stop, ready } = run;
     let cpus = allowed_cpus(&config);
     let shards = config.shard_count(cpus.len());
+    machine::COOPERATIVE_RINGS.store(shards == 1 && config.spin_before_park_us == 0, Ordering::Relaxed);
     let checked =
         start_checks::check(shards, &config.store_root, &[&config.commit_log_dir]).map_err(|e| e.to_string())?;
     checked.warnings.iter().for_each(|text| warn!("{text}"));

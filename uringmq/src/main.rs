@@ -1,8 +1,8 @@
 //! The one binary: flags, configuration, logging and signals around the rooms. Knows no protocol and no store.
 mod cli;
-#[cfg(target_arch = "x86_64")]
-mod membarrier;
 mod servers;
+#[cfg(target_arch = "x86_64")]
+mod system_calls;
 
 use clap::Parser;
 use cli::{Cli, What};
