@@ -226,10 +226,17 @@ impl BrokerConfig {
         self.bind_address.parse().expect("checked when the configuration was read")
     }
 
-    /// Executors to start.
+    /// Executors to start. With two cores one is left to the kernel's work for network and disk and to whoever else is there: a second
+    /// shard would add a hop to half of the messages, and little else (docs/performance.md).
     pub fn shard_count(&self, cpus: usize) -> usize {
         match (self.shards, self.cpu_set.0.len()) {
-            (0, 0) => cpus.max(1),
+            (0, 0) => {
+                if cpus <= 2 {
+                    1
+                } else {
+                    cpus
+                }
+            }
             (0, set) => set,
             (shards, _) => shards,
         }

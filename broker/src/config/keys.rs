@@ -287,7 +287,8 @@ config_keys! {
     "slaveTruncateBytesMax" => slave_truncate_bytes_max: u64 = 0, AtOnce;
 
     // -- ours
-    /// Executors, one a core; 0 means one for each core of `cpuSet` or of the machine. More than cores share them.
+    /// Executors, one a core; 0 means one for each core of `cpuSet`, or of the machine, where of two cores one is left to the kernel and others.
+    /// More than cores share them.
     "shards" => shards: usize = 0, Restart;
     /// Ours: the cores to run on, as `0-3,5`.
     "cpuSet" => cpu_set: CpuSet = CpuSet::default(), Restart;

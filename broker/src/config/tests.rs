@@ -260,6 +260,9 @@ fn sizes_and_ratios() {
     let config = load("cpuSet=1-2\nshards=0");
     assert_eq!(config.shard_count(4), 2);
     assert_eq!(load("shards=9\ncpuSet=0").shard_count(4), 9);
+    let counts = |text: &str| [0, 1, 2, 3, 32].map(|cpus| load(text).shard_count(cpus));
+    assert_eq!(counts(""), [1, 1, 1, 3, 32]);
+    assert_eq!(counts("cpuSet=0-1"), [2; 5]);
 }
 
 #[test]
