@@ -256,10 +256,12 @@ impl Bench<'_> {
         if grouped {
             stages(self.args)?;
         }
+        let costs = self.side.stores() && !sends.costs.is_empty();
+        let log_before = if costs { log_end(self.args).ok() } else { None };
         let before = Costs::of(pid);
         let sent = load.send(self.args.secs, sends.how)?;
         let option = |name: &str| sends.how.iter().skip_while(|w| **w != name).nth(1).and_then(|n| n.parse().ok());
-        let (batch, size) = (option("--batch").unwrap_or(1), option("--size").unwrap_or(1024));
+        let batch = option("--batch").unwrap_or(1);
         for row in sends.rows {
             self.note(*row, row.figure.of(&sent));
         }
@@ -271,12 +273,15 @@ impl Bench<'_> {
             return Ok(());
         }
         let (after, messages) = (Costs::of(pid), (sent.acknowledged * batch).max(1) as f64);
+        let log_after = if costs { log_end(self.args).ok() } else { None };
         for row in sends.costs {
-            let cost = match row.figure {
-                Figure::Cpu => (after.cpu_us - before.cpu_us) / messages,
-                _ => (after.disk_bytes - before.disk_bytes) / (messages * size as f64),
-            };
-            self.note(*row, cost);
+            match (row.figure, log_before, log_after) {
+                (Figure::Cpu, ..) => self.note(*row, (after.cpu_us - before.cpu_us) / messages),
+                (_, Some(from), Some(to)) if to > from => {
+                    self.note(*row, (after.disk_bytes - before.disk_bytes) / (to - from) as f64);
+                }
+                _ => {} // one that does not tell where its log ends
+            }
         }
         if grouped && let Some(syncs) = stage(&stages(self.args)?, "5-sync", "count=").filter(|syncs| *syncs > 0.0) {
             self.note(loads::GROUP, messages * RECORD_BYTES / syncs / 1024.0);
@@ -499,6 +504,16 @@ impl Costs {
         let ticks: f64 = fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
         Costs { disk_bytes: bytes.unwrap_or_default(), cpu_us: ticks * US_PER_TICK }
     }
+}
+
+fn log_end(args: &CompareArgs) -> Result<u64, BenchError> {
+    let broker = broker(args);
+    on_executor(None, move || async move {
+        let caller = Caller::dial(broker).await?;
+        let end = caller.log_end().await;
+        caller.close().await;
+        end
+    })
 }
 
 /// The broker's stages since the last call.

@@ -190,11 +190,23 @@ impl Caller {
     /// The stages of a message's way with their figures since the last call, in the broker's words; none from a broker that tells none.
     pub(crate) async fn stages(&self) -> Result<Vec<(String, String)>, BenchError> {
         let ask = [("resetStages", Value::Str("true".into()))];
-        let answer = self.succeed("asking for the stages", request::GET_BROKER_RUNTIME_INFO, &ask).await?;
-        let table: KvTable = body::parse(&answer.body)
-            .map_err(|e| BenchError::Answer { what: "asking for the stages", why: e.to_string() })?;
+        let table = self.runtime("asking for the stages", &ask).await?;
         let stage = |(key, value): (String, String)| Some((key.strip_prefix("stageUs.")?.to_owned(), value));
         Ok(table.table.into_iter().filter_map(stage).collect())
+    }
+
+    /// Where the broker's log ends, in bytes.
+    pub(crate) async fn log_end(&self) -> Result<u64, BenchError> {
+        let what = "asking where the log ends";
+        let table = self.runtime(what, &[]).await?;
+        let end = table.table.iter().find(|(key, _)| key.as_str() == "commitLogMaxOffset");
+        let end = end.and_then(|(_, end)| end.parse().ok());
+        end.ok_or_else(|| BenchError::Answer { what, why: "no number commitLogMaxOffset".to_owned() })
+    }
+
+    async fn runtime(&self, what: &'static str, ask: &[(&'static str, Value<'static>)]) -> Result<KvTable, BenchError> {
+        let answer = self.succeed(what, request::GET_BROKER_RUNTIME_INFO, ask).await?;
+        body::parse(&answer.body).map_err(|e| BenchError::Answer { what, why: e.to_string() })
     }
 
     pub(crate) async fn close(self) {

@@ -14,7 +14,7 @@ pub(super) enum Figure {
     Seconds,
     Megabytes,
     Kilobytes,
-    /// Bytes written to the disk for one byte of message body.
+    /// Bytes written to the disk for one byte that the log grew by.
     Amplification,
     /// Time of the server's process on any core for a message, in microseconds.
     Cpu,
@@ -44,7 +44,7 @@ impl Figure {
             Figure::P99 => ", p99",
             Figure::P999 => ", p99.9",
             Figure::Refused => ", refused",
-            Figure::Amplification => ", written to disk per byte stored",
+            Figure::Amplification => ", written to disk per byte of the log",
             Figure::Cpu => ", processor time a message",
             _ => "",
         }
@@ -128,7 +128,7 @@ pub(super) struct Sends {
     pub(super) conns: u32,
     pub(super) how: &'static [&'static str],
     pub(super) rows: &'static [Row],
-    /// Also told of the server's process: the bytes that the disk took for each byte stored, its time for a message.
+    /// Also told of the server's process: the bytes that the disk took for each byte of its log, its time for a message.
     pub(super) costs: &'static [Row],
 }
 
