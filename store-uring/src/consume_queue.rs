@@ -351,8 +351,12 @@ impl<I: Io> ConsumeQueue<I> {
         Ok(low)
     }
     pub fn dirty(&self) -> bool {
+        self.unflushed() > 0
+    }
+    /// Entries that are in memory only.
+    pub fn unflushed(&self) -> u64 {
         let s = self.state.borrow();
-        s.written < s.max
+        s.max - s.written
     }
     /// Written entries that no sync has covered, or names.
     pub fn unsynced(&self) -> bool {

@@ -23,23 +23,25 @@ pub struct Synced {
     pub last_ms: i64,
 }
 
-/// More queues of one shard than these do not keep their files open from one flush to the next.
-const FILES_HELD_MAX: usize = 512;
-
-/// Flushes queues, several at once, and bounds how many of them hold files. The first error, once all were tried.
-pub async fn flush_queues<I: Io>(queues: &[&ConsumeQueue<I>]) -> Result<(), StoreError> {
+/// Flushes those queues that have at least `entries` for it, several at once, and lets `files_max` of all keep their files open until the next
+/// time: opening one costs more than what is written to it. The first error, once all were tried.
+pub async fn flush_queues<I: Io>(
+    queues: &[&ConsumeQueue<I>],
+    entries: u64,
+    files_max: usize,
+) -> Result<(), StoreError> {
     let held = queues.iter().filter(|queue| queue.holds_files());
-    held.skip(FILES_HELD_MAX).for_each(|queue| queue.close_idle());
+    held.skip(files_max).for_each(|queue| queue.close_idle());
     let held = Cell::new(queues.iter().filter(|queue| queue.holds_files()).count());
-    let dirty = queues.iter().filter(|queue| queue.dirty());
-    together::all(dirty.map(|queue| flush_one(queue, &held))).await
+    let due = queues.iter().filter(|queue| queue.dirty() && queue.unflushed() >= entries);
+    together::all(due.map(|queue| flush_one(queue, &held, files_max))).await
 }
 
-async fn flush_one<I: Io>(queue: &ConsumeQueue<I>, held: &Cell<usize>) -> Result<(), StoreError> {
+async fn flush_one<I: Io>(queue: &ConsumeQueue<I>, held: &Cell<usize>, files_max: usize) -> Result<(), StoreError> {
     let before = queue.holds_files();
     let flushed = queue.flush().await;
     if !before && queue.holds_files() {
-        match held.get() < FILES_HELD_MAX {
+        match held.get() < files_max {
             true => held.set(held.get() + 1),
             false => queue.close_idle(),
         }
@@ -47,9 +49,14 @@ async fn flush_one<I: Io>(queue: &ConsumeQueue<I>, held: &Cell<usize>) -> Result
     flushed
 }
 
-/// Flushes and syncs queues of one store, whose root is `root`. What is appended meanwhile may be left out.
-pub async fn sync_queues<I: Io>(io: &I, root: &Path, queues: &[&ConsumeQueue<I>]) -> Result<(), StoreError> {
-    flush_queues(queues).await?;
+/// Flushes and syncs queues of one store, whose root is `root`; `files_max` as for [`flush_queues`]. What is appended meanwhile may be left out.
+pub async fn sync_queues<I: Io>(
+    io: &I,
+    root: &Path,
+    queues: &[&ConsumeQueue<I>],
+    files_max: usize,
+) -> Result<(), StoreError> {
+    flush_queues(queues, 1, files_max).await?;
     if bug(Bug::CheckpointBeforeQueueSync) {
         return Ok(());
     }

@@ -652,7 +652,7 @@ impl<'a, I: Io> Recovery<'a, I> {
         let dirty: Vec<usize> = (0..self.queues.len()).filter(|i| dirty(&self.queues[*i])).collect();
         for (n, piece) in dirty.chunks(LOOK_EVERY_QUEUES).enumerate() {
             let open: Vec<_> = piece.iter().filter_map(|i| self.queues[*i].open.as_ref()).collect();
-            derived::flush_queues(&open).await?;
+            derived::flush_queues(&open, 1, open.len()).await?;
             open.iter().for_each(|queue| queue.close_idle());
             if self.time_to_tell().is_some() {
                 tracing::info!(written = n * LOOK_EVERY_QUEUES + piece.len(), of = dirty.len(), "queues built again");

@@ -1,6 +1,7 @@
 //! A shard's periodic work: held pulls, missed hints, flushing of its queues, trimming behind retention, and on shard 0 the
 //! checkpoint.
 use crate::ConsumeQueue;
+use crate::machine;
 use crate::shard::Shard;
 use glommio::timer::sleep;
 use std::cell::Cell;
@@ -18,13 +19,19 @@ const TICK_MS: u64 = 50;
 const CHECKPOINT_BYTES: u64 = 256 * 1024 * 1024;
 const CHECKPOINT_MS: i64 = 10_000;
 const FLUSH_MS: i64 = 1000;
+/// A page of a queue's file. A queue that has less than this to flush waits for the checkpoint, which flushes all, or for [`FLUSH_ALL_MS`]:
+/// thousands of queues with a handful of entries each would cost more than their messages.
+const FLUSH_ENTRIES: u64 = 200;
+const FLUSH_ALL_MS: i64 = 10_000;
+/// Queues of a shard that may hold files in any case.
+const FILES_MIN: usize = 512;
 /// A queue that nobody used for so long gives back its files and its memory.
 const REST_MS: i64 = 10_000;
 
 /// The shard's timer.
 pub async fn tick(shard: Rc<Shard>) {
     let seen = Cell::new((PhyOffset(0), PhyOffset(0)));
-    let (mut flushed_ms, mut rested_ms) = (shard.now_ms(), shard.now_ms());
+    let (mut flushed_ms, mut flushed_all_ms, mut rested_ms) = (shard.now_ms(), shard.now_ms(), shard.now_ms());
     while !shard.gate.is_closed() {
         sleep(Duration::from_millis(TICK_MS)).await;
         let now = shard.now_ms();
@@ -35,7 +42,11 @@ pub async fn tick(shard: Rc<Shard>) {
         }
         if now - flushed_ms >= FLUSH_MS {
             flushed_ms = now;
-            flush(&shard).await;
+            let all = now - flushed_all_ms >= FLUSH_ALL_MS;
+            if all {
+                flushed_all_ms = now;
+            }
+            flush(&shard, if all { 1 } else { FLUSH_ENTRIES }).await;
         }
         if now - rested_ms >= REST_MS {
             rested_ms = now;
@@ -49,10 +60,16 @@ pub async fn tick(shard: Rc<Shard>) {
     }
 }
 
-async fn flush(shard: &Rc<Shard>) {
+/// Queues of this shard that may hold files at the same time: together with the other shards' half of what the process may open.
+fn files_max(shard: &Shard) -> usize {
+    (machine::open_files_max() / 2 / usize::from(shard.shards)).max(FILES_MIN)
+}
+
+/// Those that have `entries` or more to flush.
+async fn flush(shard: &Rc<Shard>, entries: u64) {
     let queues = shard.queues.all();
     let all: Vec<&ConsumeQueue> = queues.iter().map(|queue| &queue.cq).collect();
-    if let Err(e) = derived::flush_queues(&all).await {
+    if let Err(e) = derived::flush_queues(&all, entries, files_max(shard)).await {
         error!(error = %e, "not all consume queues are flushed");
     }
 }
@@ -64,7 +81,7 @@ async fn sync_derived(shard: Rc<Shard>) -> Result<(Synced, Option<i64>), StoreEr
     let queues = shard.queues.all();
     let root = shard.config().store_root.clone();
     let all: Vec<&ConsumeQueue> = queues.iter().map(|queue| &queue.cq).collect();
-    derived::sync_queues(&shard.io, &root, &all).await?;
+    derived::sync_queues(&shard.io, &root, &all, files_max(&shard)).await?;
     let index_ms = match &shard.index {
         Some(index) => Some(index.prepare().await?),
         None => None,

@@ -442,7 +442,7 @@ impl Machine {
         for (n, shard) in self.shards.iter().enumerate() {
             let (last, last_ms) = shard.last;
             let queues: Vec<_> = self.queues.iter().filter(|(id, _)| owner(id) == n).map(|(_, q)| q).collect();
-            derived::sync_queues(&self.io, &self.config.root, &queues).await?;
+            derived::sync_queues(&self.io, &self.config.root, &queues, 2).await?;
             if n == 0 && self.config.index_enabled {
                 index_ms = Some(self.index.prepare().await?);
             }
