@@ -262,6 +262,8 @@ impl BrokerConfig {
             segment_bytes: self.segment_bytes,
             queue_file_bytes: self.queue_file_bytes,
             batch_file_bytes: self.batch_file_bytes,
+            extension_file_bytes: self.extension_file_bytes,
+            extended: self.extended,
             topic_forms: Default::default(),
             light_queues: self.light_queues(),
             index_enabled: self.index_enabled,

@@ -34,6 +34,7 @@ use uringmq_proto::record::{self, Found, Record};
 use uringmq_proto::types::{QueueKey, QueueOffset};
 use uringmq_store::StoreError;
 use uringmq_store::consume_queue::Entry;
+use uringmq_store::dispatch;
 use uringmq_store::json_table;
 
 /// Entries asked of a queue's owner at a time.
@@ -221,8 +222,21 @@ pub async fn fetch(owner: Rc<Shard>, key: QueueKey, from: u64) -> Result<Fetched
     let mut entries = Vec::new();
     if (min..max).contains(&from) {
         queue.cq.read(QueueOffset(from), FETCH_ENTRIES.min((max - from) as usize), &mut entries).await?;
+        for entry in entries.iter_mut().filter(|entry| entry.tags().is_none()) {
+            entry.tags_code = deliver_ms(&owner, key, entry).await?;
+        }
     }
     Ok(Fetched { min, max, entries })
+}
+
+/// When a message is due whose unit in the queue's extension is lost: its record tells, as the level does. 0, due at once, where that is gone
+/// too: it is stepped over then.
+async fn deliver_ms(owner: &Rc<Shard>, key: QueueKey, entry: &Entry) -> Result<i64, StoreError> {
+    let Some(bytes) = owner.stored_record(entry.phy, entry.bytes).await? else { return Ok(0) };
+    let Ok(Found::Record(record)) = record::parse(&bytes, false) else { return Ok(0) };
+    let levels = owner.appends.delay_levels_ms();
+    let delay_ms = dispatch::level_delay_ms(i32::try_from(key.queue + 1).unwrap_or(i32::MAX), levels);
+    Ok(record.store_timestamp_ms.saturating_add(delay_ms))
 }
 
 /// Whether an entry with this deliver time is due. One that lies further ahead than the level's delay was made under another clock or

@@ -3,6 +3,8 @@ use crate::control::attributes;
 use hashbrown::HashMap;
 use std::sync::Arc;
 use uringmq_filter::Expression;
+use uringmq_filter::bloom;
+use uringmq_proto::body::filter::ConsumerFilterData;
 use uringmq_proto::body::group::SubscriptionGroupConfig;
 use uringmq_proto::body::topic::TopicConfig;
 use uringmq_proto::types::TopicId;
@@ -83,6 +85,44 @@ impl Subscription {
     /// Whether an entry with this tagsCode may go to the client, who compares the text again.
     pub fn matches(&self, tags_code: i64) -> bool {
         self.all || self.codes.contains(&(tags_code as i32))
+    }
+}
+
+/// What groups filter by, for the bit maps of messages.
+#[derive(Debug, Default)]
+pub struct FilterTable {
+    pub map_bytes: usize,
+    /// Topic, group.
+    pub by_topic: HashMap<Arc<str>, HashMap<Arc<str>, Arc<GroupFilter>>>,
+}
+
+#[derive(Debug)]
+pub struct GroupFilter {
+    pub data: ConsumerFilterData,
+    pub expression: Arc<Expression>,
+}
+
+impl FilterTable {
+    pub fn get(&self, topic: &str, group: &str) -> Option<&Arc<GroupFilter>> {
+        self.by_topic.get(topic)?.get(group)
+    }
+    /// The bit map of a message with these properties; empty where nobody filters its topic.
+    pub fn map_of<'m>(&self, topic: &str, property: impl Fn(&str) -> Option<&'m str>) -> Box<[u8]> {
+        let Some(groups) = self.by_topic.get(topic) else { return Box::default() };
+        let mut map = vec![0; self.map_bytes];
+        for filter in groups.values().filter(|filter| filter.expression.matches(&property)) {
+            bloom::set(&mut map, &filter.data.bloom_filter_data.bit_pos);
+        }
+        map.into()
+    }
+}
+
+impl GroupFilter {
+    /// Whether a message that was stored at `stored_ms` and has this bit map cannot match. False where the map does not tell: an empty one, one of
+    /// another length, one from before the filter.
+    pub fn excludes(&self, stored_ms: i64, map: &[u8]) -> bool {
+        let bits = &self.data.bloom_filter_data;
+        stored_ms > self.data.born_time && map.len() * 8 == bits.bit_num as usize && !bloom::is_set(map, &bits.bit_pos)
     }
 }
 

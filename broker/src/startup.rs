@@ -353,6 +353,7 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         queues: shard::queues::Queues::new(io.clone(), parts.store.clone()),
         offsets: shard::offsets::Offsets::default(),
         dispatch: shard::dispatch::Cursor::new(opened.end, opened.last_store_timestamp_ms),
+        group_filters: RefCell::default(),
         filters: uringmq_filter::Cache::default(),
         counters: shard::Counters::default(),
         stages: Stages::default(),

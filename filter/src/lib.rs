@@ -12,8 +12,10 @@
 //! | `evaluate.rs` | three-valued evaluation |
 //! | `number.rs` | numbers in property values, as Java's parsers take them |
 //! | `cache.rs` | compiled expressions by text |
+//! | `bloom.rs` | the places of a subscription in the bit map of a message |
 //!
 //! Limits that Apache lacks: [`TEXT_BYTES_MAX`] and [`DEPTH_MAX`], so that no text costs the broker its stack (known fault L01).
+pub mod bloom;
 mod cache;
 mod evaluate;
 mod number;

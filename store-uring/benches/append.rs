@@ -60,6 +60,8 @@ fn config(root: &Path, warm: bool, quick: bool) -> StoreConfig {
         segment_bytes: if quick { 4 * mib } else { 256 * mib },
         queue_file_bytes: 6_000_000,
         batch_file_bytes: 460,
+        extension_file_bytes: 40_000,
+        extended: false,
         topic_forms: Default::default(),
         light_queues: false,
         index_enabled: false,

@@ -56,6 +56,8 @@ fn config(options: &Options) -> StoreConfig {
         segment_bytes: if big { 1 << 30 } else { 16 << 20 },
         queue_file_bytes: 6_000_000,
         batch_file_bytes: 460,
+        extension_file_bytes: 40_000,
+        extended: false,
         topic_forms: Default::default(),
         light_queues: false,
         index_enabled: true,

@@ -7,6 +7,8 @@
 //! In a batch queue ([`Form::Batch`]) entries stand one after the other whatever their numbers are: *slots* count entries, offsets count
 //! messages. In the other queues both are the same.
 mod entry;
+pub mod extension;
+mod units;
 
 pub use entry::{BATCH_COUNT_MAX, BATCH_ENTRY_BYTES, Bounds, ENTRY_BYTES, Entry, Form};
 
@@ -14,6 +16,7 @@ use crate::StoreError;
 use crate::io::{Access, File, Io, Open, write_all};
 use crate::seeded::{Bug, bug};
 use crate::turn::Turn;
+use extension::{Extension, Unit};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -49,6 +52,8 @@ pub struct ConsumeQueue<I: Io> {
     form: Form,
     dir: PathBuf,
     file_bytes: u64,
+    /// `None` where nobody said where it is: no unit is read or written then.
+    extension: Option<Extension<I>>,
     /// Of whoever changes files.
     turn: Turn,
     state: RefCell<State<I::File>>,
@@ -63,6 +68,8 @@ struct State<F: File> {
     max_offset: u64,
     /// The entries up to slot `max`, at least those that are in no file yet.
     recent: VecDeque<Entry>,
+    /// Units of entries in `recent`, with their slots.
+    units: VecDeque<(u64, Unit)>,
     /// Entries of slots below are in the files.
     written: u64,
     /// Starts of files written since they were synced.
@@ -95,6 +102,7 @@ impl<F: File> State<F> {
         let droppable = (self.written.saturating_sub(self.recent_from())) as usize;
         let drop = self.recent.len().saturating_sub(keep).min(droppable);
         self.recent.drain(..drop);
+        self.trim_units();
     }
     /// From memory; false when the first one is not there.
     fn read_memory(&self, from: u64, count: u64, out: &mut Vec<Entry>) -> bool {
@@ -185,6 +193,7 @@ impl<I: Io> ConsumeQueue<I> {
             min_offset: bounds.min.0,
             max_offset: bounds.max.0,
             recent: VecDeque::new(),
+            units: VecDeque::new(),
             written: bounds.end,
             unsynced: Vec::new(),
             names_unsynced: false,
@@ -196,7 +205,7 @@ impl<I: Io> ConsumeQueue<I> {
             reader: None,
             chunks: VecDeque::new(),
         };
-        ConsumeQueue { io, form, dir, file_bytes, turn: Turn::default(), state: RefCell::new(state) }
+        ConsumeQueue { io, form, dir, file_bytes, extension: None, turn: Turn::default(), state: RefCell::new(state) }
     }
     /// With entries that recovery could not write, the last ones up to `max`: the next flush tries again.
     pub fn with_pending(form: Form, io: I, dir: PathBuf, file_bytes: u64, bounds: Bounds, pending: &[Entry]) -> Self {
@@ -258,15 +267,18 @@ impl<I: Io> ConsumeQueue<I> {
     /// Appends up to `count` entries, from the one that holds the message at `from` on, to `out` when all of them are in memory; false (and
     /// nothing added) when the files must be read. Nothing, and true, when `from` lies outside `min..max`.
     pub fn read_hot(&self, from: QueueOffset, count: usize, out: &mut Vec<Entry>) -> bool {
-        let mut s = self.state.borrow_mut();
-        s.used = true;
-        if !(s.min_offset..s.max_offset).contains(&from.0) {
-            return true;
-        }
-        let Some(slot) = s.slot_in_memory(from.0) else { return false };
-        let count = (count as u64).min(s.max - slot);
         let before = out.len();
-        let all = s.read_memory(slot, count, out) && (out.len() - before) as u64 == count;
+        let all = {
+            let mut s = self.state.borrow_mut();
+            s.used = true;
+            if !(s.min_offset..s.max_offset).contains(&from.0) {
+                return true;
+            }
+            let Some(slot) = s.slot_in_memory(from.0) else { return false };
+            let count = (count as u64).min(s.max - slot);
+            s.read_memory(slot, count, out) && (out.len() - before) as u64 == count
+        };
+        let all = all && self.resolve_hot(&mut out[before..]);
         if !all {
             out.truncate(before);
         }
@@ -275,6 +287,12 @@ impl<I: Io> ConsumeQueue<I> {
     /// As `read_hot`, from memory or the files. May give fewer at a file's end, never none while `from` lies in `min..max`. A slot that
     /// should hold an entry and does not is given as a hole.
     pub async fn read(&self, from: QueueOffset, count: usize, out: &mut Vec<Entry>) -> Result<(), StoreError> {
+        let before = out.len();
+        self.read_entries(from, count, out).await?;
+        self.resolve(&mut out[before..]).await
+    }
+    /// As they stand in the files.
+    async fn read_entries(&self, from: QueueOffset, count: usize, out: &mut Vec<Entry>) -> Result<(), StoreError> {
         let known = {
             let mut s = self.state.borrow_mut();
             s.used = true;
@@ -361,7 +379,8 @@ impl<I: Io> ConsumeQueue<I> {
     /// Written entries that no sync has covered, or names.
     pub fn unsynced(&self) -> bool {
         let s = self.state.borrow();
-        !s.unsynced.is_empty() || s.names_unsynced || s.failed
+        let extension = self.extension.as_ref().is_some_and(Extension::unsynced);
+        extension || !s.unsynced.is_empty() || s.names_unsynced || s.failed
     }
     /// Writes pending entries to the files, without sync. One flush at a time per queue.
     pub async fn flush(&self) -> Result<(), StoreError> {
@@ -377,17 +396,18 @@ impl<I: Io> ConsumeQueue<I> {
                 (s.written, at - at % self.file_bytes)
             };
             let file = self.writer(start, from).await?;
-            let (buf, count) = {
+            let file_end = (start + self.file_bytes) / size as u64;
+            let count = (self.state.borrow().max - from).min(file_end - from).min(WRITE_ENTRIES);
+            self.place_units(from, count).await?;
+            let buf = {
                 let s = self.state.borrow();
-                let file_end = (start + self.file_bytes) / size as u64;
-                let count = (s.max - from).min(file_end - from).min(WRITE_ENTRIES);
                 let mut buf = file.buffer(count as usize * size);
                 let first = (from - s.recent_from()) as usize;
                 let entries = s.recent.range(first..first + count as usize);
                 for (place, entry) in buf.as_mut().chunks_exact_mut(size).zip(entries) {
                     self.form.encode(entry, place);
                 }
-                (buf, count)
+                buf
             };
             self.state.borrow_mut().touched(start);
             let at = from * size as u64 - start;
@@ -404,6 +424,12 @@ impl<I: Io> ConsumeQueue<I> {
         if self.state.borrow().failed {
             let at = PhyOffset(self.state.borrow().written * self.form.entry_bytes() as u64);
             return Err(StoreError::Poisoned { op: "sync of a queue", at });
+        }
+        if let Some(extension) = &self.extension
+            && let Err(e) = extension.sync().await
+        {
+            self.state.borrow_mut().failed = true;
+            return Err(e);
         }
         let files = self.state.borrow().unsynced.clone();
         for start in files {
@@ -456,12 +482,16 @@ impl<I: Io> ConsumeQueue<I> {
         for q in &unsynced {
             let _turn = q.turn.take().await;
             let mut s = q.state.borrow_mut();
-            taken.push((std::mem::take(&mut s.unsynced), s.names_unsynced, s.dir_made));
+            let extension = q.extension.as_ref().map(Extension::take_unsynced);
+            taken.push((std::mem::take(&mut s.unsynced), s.names_unsynced, s.dir_made, extension));
             (s.names_unsynced, s.dir_made) = (false, false);
         }
         let synced = io.sync_all(dir).await;
         if synced.is_err() {
-            for (q, (files, names, made)) in unsynced.iter().zip(taken) {
+            for (q, (files, names, made, extension)) in unsynced.iter().zip(taken) {
+                if let (Some(of), Some(taken)) = (&q.extension, extension) {
+                    of.give_back(taken);
+                }
                 let mut s = q.state.borrow_mut();
                 files.into_iter().for_each(|start| s.touched(start));
                 s.names_unsynced |= names;
@@ -502,6 +532,9 @@ impl<I: Io> ConsumeQueue<I> {
             probe = low + (high - low) / 2;
         }
         let first = if low < self.state.borrow().max { self.entry(low).await? } else { None };
+        if let (Some(extension), Some(first)) = (&self.extension, first.filter(|first| first.unit != 0)) {
+            extension.trim(first.unit).await?;
+        }
         let mut s = self.state.borrow_mut();
         s.min = s.min.max(low).min(s.max);
         let min_offset = match self.form {
@@ -530,12 +563,19 @@ impl<I: Io> ConsumeQueue<I> {
             assert!(max.0 <= s.max_offset && end <= s.max, "cut at {max}, end {}", s.max_offset);
             let keep = (end.saturating_sub(s.recent_from())) as usize;
             s.recent.truncate(keep);
+            s.units.retain(|(slot, _)| *slot < end);
             (s.max, s.max_offset) = (end, max.0);
             (s.min, s.min_offset) = (s.min.min(end), s.min_offset.min(max.0));
             s.written = s.written.min(end);
             s.forget_files();
             s.names_unsynced = true;
             s.dir_made = true;
+        }
+        if let Some(extension) = &self.extension {
+            match end {
+                0 => extension.clear().await?,
+                _ => extension.forget(),
+            }
         }
         let at = end * self.form.entry_bytes() as u64;
         for start in self.file_starts().await?.into_iter().rev() {
@@ -560,10 +600,14 @@ impl<I: Io> ConsumeQueue<I> {
         for start in self.file_starts().await? {
             self.remove_file(start).await?;
         }
+        if let Some(extension) = &self.extension {
+            extension.destroy().await?;
+        }
         {
             let mut s = self.state.borrow_mut();
             s.forget_files();
             s.recent = VecDeque::new();
+            s.units = VecDeque::new();
             (s.min, s.min_offset) = (s.max, s.max_offset);
             s.written = s.max;
             s.unsynced.clear();
@@ -602,20 +646,23 @@ impl<I: Io> ConsumeQueue<I> {
     }
     pub fn holds_files(&self) -> bool {
         let s = self.state.borrow();
-        s.writer.is_some() || s.reader.is_some()
+        s.writer.is_some() || s.reader.is_some() || self.extension.as_ref().is_some_and(Extension::holds_files)
     }
     /// Gives back the memory of a queue that nobody uses: all but what is in no file yet.
     pub fn shrink(&self) {
         let mut s = self.state.borrow_mut();
         s.trim_recent(0);
         s.recent.shrink_to_fit();
+        s.units.shrink_to_fit();
         s.chunks = VecDeque::new();
+        self.extension.iter().for_each(Extension::shrink);
     }
     /// Closes the files of a queue that nobody uses; they are opened again when needed.
     pub fn close_idle(&self) {
         let mut s = self.state.borrow_mut();
         s.writer = None;
         s.reader = None;
+        self.extension.iter().for_each(Extension::close);
     }
 
     fn path(&self, start: u64) -> PathBuf {
@@ -726,5 +773,7 @@ impl<I: Io> ConsumeQueue<I> {
     }
 }
 
+#[cfg(all(test, feature = "sim"))]
+mod extension_tests;
 #[cfg(all(test, feature = "sim"))]
 mod tests;

@@ -34,7 +34,8 @@ pub mod timer_wheel;
 mod together;
 pub mod turn;
 
-use consume_queue::Form;
+use consume_queue::{Bounds, ConsumeQueue, Entry, Form, extension};
+use io::Io;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -96,6 +97,9 @@ fn file_failed(op: &'static str, path: &std::path::Path, source: std::io::Error)
     StoreError::File { op, path: path.to_owned(), source }
 }
 
+/// Of the queues' extensions, below the store's root.
+pub const EXTENSION_DIR: &str = "consumequeue_ext";
+
 /// Where the store lies and how big its files are; the broker's configuration in the store's words.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
@@ -109,6 +113,10 @@ pub struct StoreConfig {
     pub queue_file_bytes: u64,
     /// `mapperFileSizeBatchConsumeQueue`, rounded up to a multiple of 46.
     pub batch_file_bytes: u64,
+    /// `mappedFileSizeConsumeQueueExt`; at least [`extension::EXTENSION_FILE_BYTES_MIN`] where `extended`.
+    pub extension_file_bytes: u64,
+    /// Queues' new entries get units (`enableConsumeQueueExt`). Units that are there are read in any case.
+    pub extended: bool,
     /// The kinds of the queues of all topics that exist: recovery builds them so.
     pub topic_forms: HashMap<String, Form>,
     /// Records may be in light queues beside their own (`enableLmq` and `enableMultiDispatch`).
@@ -141,5 +149,23 @@ impl StoreConfig {
     /// Where a queue's files are.
     pub fn queue_dir(&self, form: Form, topic: &str, queue: u32) -> PathBuf {
         self.root.join(form.dir()).join(topic).join(queue.to_string())
+    }
+    /// A queue as it stands, with its extension; `pending` as [`ConsumeQueue::with_pending`].
+    pub fn queue<I: Io>(
+        &self,
+        io: I,
+        form: Form,
+        topic: &str,
+        queue: u32,
+        at: Bounds,
+        pending: &[Entry],
+    ) -> ConsumeQueue<I> {
+        let dir = self.queue_dir(form, topic, queue);
+        let made = ConsumeQueue::with_pending(form, io, dir, self.file_bytes_of(form), at, pending);
+        if form == Form::Batch {
+            return made;
+        }
+        let dir = self.root.join(EXTENSION_DIR).join(topic).join(queue.to_string());
+        made.extended(extension::Place { dir, file_bytes: self.extension_file_bytes, writes: self.extended })
     }
 }

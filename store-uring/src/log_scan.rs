@@ -444,6 +444,8 @@ mod tests {
             segment_bytes: SEGMENT_BYTES as u64,
             queue_file_bytes: 200,
             batch_file_bytes: 460,
+            extension_file_bytes: 40_000,
+            extended: false,
             topic_forms: Default::default(),
             light_queues: false,
             index_enabled: false,

@@ -260,9 +260,8 @@ impl<'a, I: Io> Recovery<'a, I> {
     /// Files of the other kind than the topic's queues are: of an earlier topic of that name. The queue is built from the log.
     async fn drop_foreign(&mut self, found: QueueFound) -> Result<(), StoreError> {
         self.report.note(format!("{}: not of the topic's queue.type; built again in the other form", found.name()));
-        let dir = self.config.queue_dir(found.form, &found.topic, found.queue);
-        let file_bytes = self.config.file_bytes_of(found.form);
-        let files = ConsumeQueue::of_form(found.form, self.io.clone(), dir, file_bytes, Bounds::default());
+        let io = self.io.clone();
+        let files = self.config.queue(io, found.form, &found.topic, found.queue, Bounds::default(), &[]);
         files.destroy().await?;
         let form = if found.form == Form::Plain { Form::Batch } else { Form::Plain };
         if self.by_name.get(&found.topic).is_none_or(|queues| !queues.contains_key(&found.queue)) {
@@ -404,7 +403,7 @@ impl<'a, I: Io> Recovery<'a, I> {
             let record = cursor.record();
             let d = dispatch::of_record(&record, PhyOffset(at), &self.config.delay_levels_ms);
             self.take(d).await?;
-            if self.config.light_queues {
+            if self.config.light_queues && !bug(Bug::LightQueuesForgotten) {
                 let mut lights = Vec::new();
                 dispatch::light_places(&d, |light| lights.push(light));
                 for light in lights {
@@ -571,18 +570,16 @@ impl<'a, I: Io> Recovery<'a, I> {
 
     /// A queue without a usable entry begins at `at`.
     async fn restart(&mut self, i: usize, at: u64) -> Result<(), StoreError> {
-        let dir = self.dir(i);
         if let Some(open) = self.queues[i].open.take() {
             open.destroy().await?;
         } else {
             self.remove_files(i).await?;
         }
         let q = &mut self.queues[i];
-        let form = q.found.form;
-        q.bounds = Bounds::empty(form, QueueOffset(at));
+        let QueueFound { form, topic, queue, .. } = &q.found;
+        q.bounds = Bounds::empty(*form, QueueOffset(at));
+        q.open = Some(self.config.queue(self.io.clone(), *form, topic, *queue, q.bounds, &[]));
         (q.max, q.last_phy, q.found.tail) = (at, None, false);
-        let file_bytes = self.config.file_bytes_of(form);
-        q.open = Some(ConsumeQueue::of_form(form, self.io.clone(), dir, file_bytes, q.bounds));
         Ok(())
     }
 
@@ -596,11 +593,10 @@ impl<'a, I: Io> Recovery<'a, I> {
         if self.queues[i].open.is_some() {
             return Ok(());
         }
-        let dir = self.dir(i);
         self.remove_bad_files(i).await?;
         let q = &mut self.queues[i];
-        let (form, io) = (q.found.form, self.io.clone());
-        let open = ConsumeQueue::of_form(form, io, dir, self.config.file_bytes_of(form), q.bounds);
+        let io = self.io.clone();
+        let open = self.config.queue(io, q.found.form, &q.found.topic, q.found.queue, q.bounds, &[]);
         if q.found.tail || !self.clean {
             open.cut(QueueOffset(q.max)).await?;
             q.found.tail = false;
@@ -626,10 +622,9 @@ impl<'a, I: Io> Recovery<'a, I> {
     /// All files of a queue, so that it can begin anywhere.
     async fn remove_files(&mut self, i: usize) -> Result<(), StoreError> {
         self.remove_bad_files(i).await?;
-        let (io, dir, q) = (self.io.clone(), self.dir(i), &self.queues[i]);
-        let form = q.found.form;
+        let (io, q) = (self.io.clone(), &self.queues[i]);
         let bounds = Bounds { min: QueueOffset(0), first: 0, ..q.bounds };
-        let all = ConsumeQueue::of_form(form, io, dir, self.config.file_bytes_of(form), bounds);
+        let all = self.config.queue(io, q.found.form, &q.found.topic, q.found.queue, bounds, &[]);
         all.cut(QueueOffset(0)).await
     }
 

@@ -10,6 +10,8 @@ pub enum Bug {
     RollSyncsNewSegmentOnly,
     /// The checkpoint claims queue entries that are only in the page cache.
     CheckpointBeforeQueueSync,
+    /// Units of queues' extensions are not synced with the entries that lead to them.
+    UnitsNotSynced,
     /// The checkpoint claims keys that the index has only in memory.
     CheckpointBeforeIndexSync,
     /// A new segment's name is not made durable.
@@ -34,6 +36,8 @@ pub enum Bug {
     EntriesTrustedAfterCrash,
     /// Recovery cuts a queue without making zeros of what follows.
     QueueTailKept,
+    /// Recovery puts no record into light queues.
+    LightQueuesForgotten,
     /// A record without its last sectors counts as whole.
     TornRecordKept,
     /// What decayed below the synced mark ends the log.
@@ -46,10 +50,11 @@ pub enum Bug {
 
 impl Bug {
     #[cfg(feature = "seeded-bugs")]
-    pub const ALL: [Bug; 19] = [
+    pub const ALL: [Bug; 21] = [
         Bug::AckBeforeSync,
         Bug::RollSyncsNewSegmentOnly,
         Bug::CheckpointBeforeQueueSync,
+        Bug::UnitsNotSynced,
         Bug::CheckpointBeforeIndexSync,
         Bug::NoDirectorySync,
         Bug::RemovalWithoutDirectorySync,
@@ -62,6 +67,7 @@ impl Bug {
         Bug::IndexHeaderBeforeItems,
         Bug::EntriesTrustedAfterCrash,
         Bug::QueueTailKept,
+        Bug::LightQueuesForgotten,
         Bug::TornRecordKept,
         Bug::DamageEndsLog,
         Bug::RetentionBeforeCheckpoint,

@@ -26,6 +26,8 @@ fn config() -> StoreConfig {
         segment_bytes: SEGMENT_BYTES,
         queue_file_bytes: QUEUE_FILE_BYTES,
         batch_file_bytes: 460,
+        extension_file_bytes: 40_000,
+        extended: false,
         topic_forms: Default::default(),
         light_queues: false,
         index_enabled: true,

@@ -5,6 +5,7 @@
 //! that. What the checkpoint does not vouch for is then no fault, but a note.
 mod index;
 mod queues;
+mod units;
 
 use super::bar::Bar;
 use super::files::{Parts, file_name};

@@ -18,13 +18,14 @@ use uringmq_store::checkpoint::{self, Checkpoint};
 use uringmq_store::consume_queue::Form;
 use uringmq_store::io::glommio::GlommioIo;
 use uringmq_store::open::Opened;
-use uringmq_store::{StoreConfig, open};
+use uringmq_store::{EXTENSION_DIR, StoreConfig, open};
 
 /// Where the new files grow; a leftover of a rebuild that was broken off is removed.
 const BESIDE: &str = "rebuild.new";
 /// Where the old ones go until they are removed.
 const OLD: &str = "rebuild.old";
-const DERIVED: [&str; 3] = [Form::Plain.dir(), Form::Batch.dir(), "index"];
+/// An extension is not built again: without its units queues filter by the records themselves.
+const DERIVED: [&str; 4] = [Form::Plain.dir(), EXTENSION_DIR, Form::Batch.dir(), "index"];
 
 #[derive(Args, Debug)]
 pub(crate) struct RebuildArgs {

@@ -7,7 +7,9 @@ use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::path::Path;
 use uringmq_proto::types::PhyOffset;
+use uringmq_store::EXTENSION_DIR;
 use uringmq_store::consume_queue::Form;
 use uringmq_store::dispatch::{self, Dispatch};
 
@@ -69,6 +71,8 @@ struct Stat {
     /// Bytes of the log that hold no record and should.
     damaged_bytes: u64,
     index_files: usize,
+    /// Of the queues' extensions.
+    extension_files: usize,
     #[serde(flatten)]
     count: Count,
     topics: BTreeMap<String, Topic>,
@@ -102,6 +106,7 @@ pub(crate) fn main(args: StatArgs, read_config: ReadConfig) -> Result<i32, ToolE
         segment_bytes: log.file_bytes,
         min_offset: log.first(),
         index_files: names(&held.root.join("index"))?.len(),
+        extension_files: extension_files(&held.root.join(EXTENSION_DIR))?,
         ..Stat::default()
     };
     // What is in a light queue, too, counts there as well, but once in all.
@@ -135,6 +140,17 @@ pub(crate) fn main(args: StatArgs, read_config: ReadConfig) -> Result<i32, ToolE
     Ok(SOUND)
 }
 
+/// Files of all queues below `dir`.
+fn extension_files(dir: &Path) -> Result<usize, ToolError> {
+    let mut files = 0;
+    for topic in names(dir)? {
+        for queue in names(&dir.join(&topic))? {
+            files += names(&dir.join(&topic).join(&queue))?.len();
+        }
+    }
+    Ok(files)
+}
+
 fn json(stat: &Stat, mut out: impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut out, stat)?;
     out.write_all(b"\n")
@@ -151,6 +167,9 @@ fn text(stat: &Stat, queues: bool, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "damaged  {} bytes of the log hold no record: see uringmq store check", stat.damaged_bytes)?;
     }
     writeln!(out, "index    {} files", stat.index_files)?;
+    if stat.extension_files > 0 {
+        writeln!(out, "units    {} files", stat.extension_files)?;
+    }
     let all = &stat.count;
     writeln!(
         out,

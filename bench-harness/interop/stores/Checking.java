@@ -29,9 +29,11 @@ final class Checking {
     private final String broker;
     private final int leg;
     private final boolean killed;
+    private final boolean extended;
 
-    /** {@code killed}: the legs before ended by SIGKILL. */
-    Checking(Ledger ledger, Clients clients, String broker, int leg, boolean killed) {
+    /** {@code killed}: the legs before ended by SIGKILL; {@code extended}: queues have extensions, and groups filter by expressions. */
+    Checking(Ledger ledger, Clients clients, String broker, int leg, boolean killed, boolean extended) {
+        this.extended = extended;
         this.killed = killed;
         this.ledger = ledger;
         this.clients = clients;
@@ -46,6 +48,10 @@ final class Checking {
         checks.check(where, "unique keys", this::uniqKeys);
         checks.check(where, "keys", () -> keys(null));
         checks.check(where, "tags by the index", () -> keys("T"));
+        checks.check(where, "tags by the queues", this::tags);
+        if (extended) {
+            checks.check(where, "expressions by bit maps", this::expressions);
+        }
         checks.check(where, "topics", this::topics);
         checks.check(where, "groups", this::groups);
         checks.check(where, "consumer offsets", this::offsets);
@@ -81,6 +87,45 @@ final class Checking {
             same(sent, Wire.decode(dump.records().get((int) (sent.offset() - dump.min()))));
         }
         return ledger.sent.size() + " messages";
+    }
+
+    /** Of the bulk, in which each tag is some messages'. */
+    private String tags() throws Exception {
+        int count = 0;
+        for (Map.Entry<Integer, Ledger.Dump> queue : ledger.queues.get(Writing.BULK).entrySet()) {
+            Map<String, List<Long>> byTag = byTag(queue.getValue());
+            for (Map.Entry<String, List<Long>> tag : byTag.entrySet()) {
+                List<Long> found = clients.wire.filtered("TOOLS_CONSUMER", Writing.BULK, queue.getKey(), queue.getValue().min(), tag.getKey());
+                equal(tag.getValue(), found, () -> "offsets of tag " + tag.getKey() + " in queue " + queue.getKey());
+                count += found.size();
+            }
+        }
+        that(count > 0, () -> "no message with a tag");
+        return count + " messages";
+    }
+
+    private static Map<String, List<Long>> byTag(Ledger.Dump dump) {
+        Map<String, List<Long>> byTag = new TreeMap<>();
+        for (int i = 0; i < dump.records().size(); i++) {
+            String tag = Wire.decode(dump.records().get(i)).getTags();
+            if (tag != null) {
+                byTag.computeIfAbsent(tag, any -> new ArrayList<>()).add(dump.min() + i);
+            }
+        }
+        return byTag;
+    }
+
+    private String expressions() throws Exception {
+        Writing.subscribe(clients.wire, leg);
+        int count = 0;
+        for (Map.Entry<Integer, Ledger.Dump> queue : ledger.queues.get(Writing.BULK).entrySet()) {
+            List<Long> expected = byTag(queue.getValue()).getOrDefault(Writing.SQL_TAG, List.of());
+            List<Long> found = clients.wire.filtered(Writing.SQL_GROUP, Writing.BULK, queue.getKey(), queue.getValue().min(), null);
+            equal(expected, found, () -> "offsets in queue " + queue.getKey());
+            count += found.size();
+        }
+        that(count > 0, () -> "no message matches");
+        return count + " messages";
     }
 
     private static void same(Ledger.Sent sent, MessageExt found) {

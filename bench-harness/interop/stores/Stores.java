@@ -26,14 +26,23 @@ public final class Stores {
     /**
      * {@code v6}: the first leg speaks IPv6, and from then on the legs take turns, so that both kinds of host stand in one log.
      * {@code rivals}: in the middle legs the other broker is started on the open store, and has to refuse.
+     * {@code extended}: queues have extensions with bit maps, but for leg {@link #PLAIN_LEG}.
      */
-    private record Chain(String name, List<Broker.Make> legs, boolean kill, boolean v6, boolean rivals) {}
+    private record Chain(String name, List<Broker.Make> legs, boolean kill, boolean v6, boolean rivals, boolean extended) {
+        Chain(String name, List<Broker.Make> legs, boolean kill, boolean v6, boolean rivals) {
+            this(name, legs, kill, v6, rivals, false);
+        }
+    }
+
+    private static final int PLAIN_LEG = 4;
 
     private static final List<Chain> CHAINS = List.of(
         new Chain("apache-clean", List.of(Broker.Make.APACHE, Broker.Make.OURS, Broker.Make.APACHE, Broker.Make.OURS), false, false, true),
         new Chain("apache-kill", List.of(Broker.Make.APACHE, Broker.Make.OURS, Broker.Make.APACHE, Broker.Make.OURS), true, true, false),
         new Chain("ours-kill", List.of(Broker.Make.OURS, Broker.Make.APACHE, Broker.Make.OURS), true, false, false),
-        new Chain("ours-clean", List.of(Broker.Make.OURS, Broker.Make.APACHE, Broker.Make.OURS), false, true, false));
+        new Chain("ours-clean", List.of(Broker.Make.OURS, Broker.Make.APACHE, Broker.Make.OURS), false, true, false),
+        new Chain("extended", List.of(Broker.Make.APACHE, Broker.Make.OURS, Broker.Make.APACHE, Broker.Make.OURS, Broker.Make.OURS), false, false, false, true),
+        new Chain("extended-kill", List.of(Broker.Make.OURS, Broker.Make.APACHE, Broker.Make.OURS), true, false, false, true));
 
     /** Only by their names, with little bulk: what the golden files of the tests are trimmed from. */
     private static final List<Chain> GOLDEN = List.of(
@@ -116,20 +125,27 @@ public final class Stores {
         Broker.Make make = chain.legs.get(leg - 1);
         String where = chain.name + " leg " + leg + " (" + make.name().toLowerCase() + ")";
         Path conf = dir.resolve("leg" + leg + ".conf");
-        Files.writeString(conf, conf(make, host(chain, leg), store, nameServer, port, GOLDEN.contains(chain)));
+        Files.writeString(conf, conf(make, host(chain, leg), store, nameServer, port, GOLDEN.contains(chain)) + extension(chain, leg));
         Broker broker = Broker.start(programs, make, conf, dir.resolve("leg" + leg + ".log"), dir.resolve("home"));
         checks.say("      " + where + ": serves");
         String address = speaksIpv6(chain, leg) ? "[::1]:" + port : "127.0.0.1:" + port;
         try (Clients clients = new Clients(nameServer, address, leg)) {
             if (leg > 1) {
-                new Checking(ledger, clients, address, leg, chain.kill).all(checks, where);
+                new Checking(ledger, clients, address, leg, chain.kill, chain.extended).all(checks, where);
+                if (chain.extended && !chain.kill && make == Broker.Make.OURS) {
+                    checks.check(where, "bit maps were asked", () -> {
+                        long passed = clients.wire.passedByBits();
+                        Checks.that(passed > 0, () -> "none was passed over by its bits");
+                        return passed + " passed over";
+                    });
+                }
             }
             if (chain.rivals && leg > 1 && leg < chain.legs.size()) {
                 rival(make == Broker.Make.OURS ? Broker.Make.APACHE : Broker.Make.OURS, where, dir, store, nameServer);
             }
             if (leg < chain.legs.size() || GOLDEN.contains(chain)) {
                 boolean burst = chain.kill && make == Broker.Make.OURS;
-                new Writing(ledger, clients, BROKER_NAME, address, store, leg, bulk, burst).all(checks, where);
+                new Writing(ledger, clients, BROKER_NAME, address, store, leg, bulk, burst, chain.extended).all(checks, where);
             }
         } finally {
             if (chain.kill) {
@@ -180,6 +196,12 @@ public final class Stores {
         try (Stream<Path> all = Files.walk(store)) {
             return all.filter(path -> !path.toString().endsWith(".tmp") && !path.startsWith(store.resolve("rocksdbstore"))).collect(Collectors.toCollection(TreeSet::new));
         }
+    }
+
+    private static String extension(Chain chain, int leg) {
+        String on = String.valueOf(chain.extended && leg != PLAIN_LEG);
+        return chain.extended ? String.join("\n", "enablePropertyFilter=true", "enableConsumeQueueExt=" + on, "enableCalcFilterBitMap=" + on,
+            "mappedFileSizeConsumeQueueExt=40960", "") : "";
     }
 
     /** The same for both; small files, so that everything rolls. */

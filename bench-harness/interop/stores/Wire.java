@@ -5,6 +5,7 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageId;
@@ -15,6 +16,12 @@ import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 import org.apache.rocketmq.remoting.protocol.RequestCode;
 import org.apache.rocketmq.remoting.protocol.ResponseCode;
 import org.apache.rocketmq.remoting.protocol.body.HARuntimeInfo;
+import org.apache.rocketmq.remoting.protocol.body.KVTable;
+import org.apache.rocketmq.remoting.protocol.heartbeat.ConsumeType;
+import org.apache.rocketmq.remoting.protocol.heartbeat.ConsumerData;
+import org.apache.rocketmq.remoting.protocol.heartbeat.HeartbeatData;
+import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
+import org.apache.rocketmq.remoting.protocol.heartbeat.SubscriptionData;
 
 /** Requests to one broker by Apache's remoting client; records as the broker has them stored, byte for byte. */
 final class Wire implements AutoCloseable {
@@ -115,6 +122,58 @@ final class Wire implements AutoCloseable {
             }
         }
         return records;
+    }
+
+    /** Registers a group that subscribes the topic by an SQL92 expression. */
+    void subscribe(String group, String topic, String expression, long version) throws Exception {
+        SubscriptionData subscription = new SubscriptionData(topic, expression);
+        subscription.setExpressionType("SQL92");
+        subscription.setSubVersion(version);
+        ConsumerData consumer = new ConsumerData();
+        consumer.setGroupName(group);
+        consumer.setConsumeType(ConsumeType.CONSUME_PASSIVELY);
+        consumer.setMessageModel(MessageModel.CLUSTERING);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.getSubscriptionDataSet().add(subscription);
+        HeartbeatData beat = new HeartbeatData();
+        beat.setClientID(group + "@wire");
+        beat.getConsumerDataSet().add(consumer);
+        RemotingCommand request = RemotingCommand.createRequestCommand(RequestCode.HEART_BEAT, null);
+        request.setBody(beat.encode());
+        RemotingCommand answer = client.invokeSync(broker, request, MILLIS);
+        if (answer.getCode() != ResponseCode.SUCCESS) {
+            throw new AssertionError("heartbeat: " + answer.getCode() + " " + answer.getRemark());
+        }
+    }
+
+    /** The offsets of a queue that the broker lets through: by a tag, or, where that is null, by what the group has subscribed. */
+    List<Long> filtered(String group, String topic, int queue, long from, String tag) throws Exception {
+        List<Long> offsets = new ArrayList<>();
+        long end = max(topic, queue);
+        for (long at = from; at < end;) {
+            List<Object> fields = new ArrayList<>(List.of("consumerGroup", group, "topic", topic, "queueId", queue, "queueOffset", at,
+                "maxMsgNums", 32, "sysFlag", tag == null ? 0 : 4, "commitOffset", 0, "suspendTimeoutMillis", 0, "subVersion", 0));
+            if (tag != null) {
+                fields.addAll(List.of("subscription", tag, "expressionType", "TAG"));
+            }
+            RemotingCommand answer = ask(broker, RequestCode.PULL_MESSAGE, fields.toArray());
+            boolean found = answer.getCode() == ResponseCode.SUCCESS;
+            long next = found || answer.getCode() == ResponseCode.PULL_RETRY_IMMEDIATELY ? Long.parseLong(answer.getExtFields().get("nextBeginOffset")) : -1;
+            if (next <= at) {
+                throw new AssertionError("filtered pull of " + topic + "/" + queue + " at " + at + ": " + answer.getCode() + " " + answer.getRemark());
+            }
+            if (found) {
+                split(answer.getBody()).forEach(record -> offsets.add(ByteBuffer.wrap(record).getLong(20)));
+            }
+            at = next;
+        }
+        return offsets;
+    }
+
+    /** What ours passed over by bit maps since its start. */
+    long passedByBits() throws Exception {
+        byte[] body = succeed(RequestCode.GET_BROKER_RUNTIME_INFO).getBody();
+        return Long.parseLong(RemotingSerializable.decode(body, KVTable.class).getTable().get("filterBitsExcluded"));
     }
 
     private static List<byte[]> split(byte[] body) {

@@ -42,6 +42,9 @@ final class Writing {
     static final String RETRY = "%RETRY%" + GROUP;
     static final String HALF = "RMQ_SYS_TRANS_HALF_TOPIC";
     static final String OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
+    /** Filters the bulk by an expression that lets this tag through. */
+    static final String SQL_GROUP = "stores-sql";
+    static final String SQL_TAG = "T1";
     static final int BULK_QUEUES = 4;
     /** Delay levels as the brokers' configuration has them. */
     static final int SOON = 1;
@@ -58,8 +61,10 @@ final class Writing {
     private final int leg;
     private final int bulk;
     private final boolean burst;
+    private final boolean extended;
 
-    Writing(Ledger ledger, Clients clients, String brokerName, String broker, Path store, int leg, int bulk, boolean burst) {
+    Writing(Ledger ledger, Clients clients, String brokerName, String broker, Path store, int leg, int bulk, boolean burst, boolean extended) {
+        this.extended = extended;
         this.burst = burst;
         this.ledger = ledger;
         this.clients = clients;
@@ -86,6 +91,11 @@ final class Writing {
             checks.check(where, "a burst just before the end", this::burst);
         }
         checks.check(where, "what it serves before its end", this::dump);
+    }
+
+    /** Their messages have bits in the maps of queues' extensions. */
+    static void subscribe(Wire wire, int leg) throws Exception {
+        wire.subscribe(SQL_GROUP, BULK, "TAGS = '" + SQL_TAG + "'", leg);
     }
 
     private String makeTopics() throws Exception {
@@ -154,6 +164,10 @@ final class Writing {
     }
 
     private String bulk() throws Exception {
+        if (extended) {
+            subscribe(clients.wire, leg);
+            Thread.sleep(50); // only what is stored later than the filter is born has bits that count
+        }
         Random random = new Random(leg);
         for (int i = 0; i < bulk; i++) {
             byte[] body = new byte[200 + random.nextInt(700)];

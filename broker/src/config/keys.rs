@@ -117,6 +117,12 @@ config_keys! {
     "recallMessageEnable" => recall_message: bool = false, AtOnce;
     "enablePropertyFilter" => property_filter: bool = false, AtOnce;
     "filterSupportRetry" => filter_supports_retry: bool = false, AtOnce;
+    /// With enableConsumeQueueExt, new messages get a bit map of the filters that they match, which a pull asks first.
+    "enableCalcFilterBitMap" => filter_bit_maps: bool = false, AtOnce;
+    /// These two make the length of the map.
+    "expectConsumerNumUseFilter" => filter_groups: u32 = 32, Restart;
+    "maxErrorRateOfBloomFilter" => filter_error_percent: u32 = 20, Restart;
+    "filterDataCleanTimeSpan" => filter_keep_ms: i64 = 86_400_000, AtOnce;
 
     /// How much a group, and all of them, may read that is not in memory: told by code 2003, and limits nothing here.
     "cgColdReadThreshold" => cold_read_group_bytes: i64 = 3_145_728, AtOnce;
@@ -215,6 +221,9 @@ config_keys! {
     "mappedFileSizeConsumeQueue" => queue_file_bytes: u64 = 300_000 * 20, Restart;
     /// Of topics with queue.type=BatchCQ; rounded up to a multiple of 46.
     "mapperFileSizeBatchConsumeQueue" => batch_file_bytes: u64 = 300_000 * 46, Restart;
+    /// Entries of queues get a unit in `consumequeue_ext` with their tags, store time and bit map.
+    "enableConsumeQueueExt" => extended: bool = false, Restart;
+    "mappedFileSizeConsumeQueueExt" => extension_file_bytes: u64 = 48 << 20, Restart;
     /// Light queues (LMQ): with both on, a message is in those that its property INNER_MULTI_DISPATCH names, too.
     "enableLmq" => lmq: bool = false, Restart;
     "enableMultiDispatch" => multi_dispatch: bool = false, Restart;

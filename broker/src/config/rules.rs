@@ -2,7 +2,9 @@
 use super::{BrokerConfig, BrokerRole, HostPort, Machine};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
+use uringmq_filter::bloom::Bloom;
 use uringmq_proto::ha;
+use uringmq_store::consume_queue::extension;
 
 /// A key and what is wrong with its value.
 type Fault = (&'static str, String);
@@ -169,6 +171,7 @@ impl BrokerConfig {
         if self.queue_file_bytes > FILE_BYTES_MAX {
             return fault("mappedFileSizeConsumeQueue", "is more than 2147483640");
         }
+        self.check_extension()?;
         if self.index_slots == 0 || self.index_slots > i32::MAX as u32 {
             return fault("maxHashSlotNum", "must be from 1 to 2147483647");
         }
@@ -192,6 +195,28 @@ impl BrokerConfig {
         }
         if !(1..=127).contains(&self.topic_bytes_max) {
             return fault("maxTopicLength", "must be from 1 to 127");
+        }
+        Ok(())
+    }
+
+    fn check_extension(&self) -> Result<(), Fault> {
+        let Some(bloom) = Bloom::new(self.filter_groups, self.filter_error_percent) else {
+            return match (1..100).contains(&self.filter_error_percent) {
+                true => {
+                    Err(("expectConsumerNumUseFilter", "is 0, or so many that no bit map can serve them".to_owned()))
+                }
+                false => Err(("maxErrorRateOfBloomFilter", "must be from 1 to 99".to_owned())),
+            };
+        };
+        let range = extension::EXTENSION_FILE_BYTES_MIN..=FILE_BYTES_MAX;
+        if self.extended && !range.contains(&self.extension_file_bytes) {
+            let (least, most) = (range.start(), range.end());
+            return Err(("mappedFileSizeConsumeQueueExt", format!("must be from {least} to {most}")));
+        }
+        if self.extended && bloom.map_bytes() > extension::MAP_BYTES_MAX {
+            let (bytes, most) = (bloom.map_bytes(), extension::MAP_BYTES_MAX);
+            let why = format!("makes a bit map of {bytes} bytes for each message; a unit has room for {most}");
+            return Err(("expectConsumerNumUseFilter", why));
         }
         Ok(())
     }
@@ -229,7 +254,6 @@ impl BrokerConfig {
                 "this broker has no DLedger log; what took its place is controller mode (docs/controller.md)",
             ),
             ("enableControllerMode", "this broker has no controller mode"),
-            ("enableConsumeQueueExt", "this broker has no consume-queue extension; SQL92 filters work without it"),
             ("authenticationEnabled", "this broker cannot check who calls, and would let everybody in"),
             ("authorizationEnabled", "this broker cannot check who may do what, and would allow everything"),
         ];

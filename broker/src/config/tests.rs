@@ -90,6 +90,10 @@ fn blanks_are_trimmed_and_a_value_that_cannot_be_read_stops_the_start() {
         ("brokerName=a\\nlistenPort=1", "brokerName", 1),
         ("brokerName=\u{fffd}", "brokerName", 1),
         ("flushIntervalCommitLog=0", "flushIntervalCommitLog", 1),
+        ("maxErrorRateOfBloomFilter=100", "maxErrorRateOfBloomFilter", 1),
+        ("expectConsumerNumUseFilter=0", "expectConsumerNumUseFilter", 1),
+        ("enableConsumeQueueExt=true\nexpectConsumerNumUseFilter=100000", "expectConsumerNumUseFilter", 2),
+        ("enableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=32770", "mappedFileSizeConsumeQueueExt", 2),
     ] {
         let refused = refusal(text);
         assert!(refused.starts_with(&format!("b.conf line {line}: {key} = '")), "{refused}");

@@ -3,6 +3,7 @@
 pub mod assign;
 pub mod attributes;
 pub mod clients;
+pub mod filters;
 pub mod groups;
 pub mod locks;
 pub mod making;
@@ -16,11 +17,13 @@ use crate::Io;
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
 use crate::handlers::cold::Thresholds;
-use crate::mesh::Msg;
+use crate::mesh::{Event, Msg};
 use crate::registration::{self, Registration};
 use crate::shard::Shard;
-use crate::snapshot::{Group, GroupTable, Topic};
+use crate::snapshot::{FilterTable, Group, GroupTable, Topic};
 use clients::{Clients, Left};
+use filters::Filters;
+use futures_lite::future;
 use glommio::timer::Timer;
 use groups::{AutoCreate, Groups};
 use hashbrown::HashMap;
@@ -35,9 +38,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use topics::{Policy, Topics};
 use tracing::{debug, info};
+use uringmq_filter::bloom::Bloom;
 use uringmq_proto::body::MessageQueue;
 use uringmq_proto::body::group::SubscriptionGroupConfig;
-use uringmq_proto::body::heartbeat::MessageModel;
+use uringmq_proto::body::heartbeat::{ConsumerData, MessageModel};
 use uringmq_proto::codes::{request, response as code};
 use uringmq_proto::command::Value;
 use uringmq_proto::names::{self, BootNames};
@@ -67,6 +71,10 @@ pub struct Control {
     pub modes: RefCell<Modes>,
     /// Of static topics.
     pub mappings: RefCell<Mappings>,
+    /// What groups filter by, for bit maps.
+    pub filters: RefCell<Filters>,
+    /// Rung when that is another now.
+    filters_bell: Event,
     /// Groups' own thresholds of cold reads.
     pub cold: RefCell<Thresholds>,
     pub registration: Registration,
@@ -80,6 +88,7 @@ pub struct Control {
     groups_file: Saver,
     modes_file: Saver,
     mappings_file: Saver,
+    filters_file: Saver,
     offsets_file: OffsetsFile,
     stopping: Cell<bool>,
 }
@@ -111,6 +120,9 @@ impl Control {
         let modes = Modes::load(persist::read(io, config, "messageRequestMode.json", modes::parse_file).await?);
         let file = persist::read(io, config, "topicQueueMapping.json", mappings::parse_file).await?;
         let mappings = Mappings::load(file);
+        let file = persist::read_if_any(io, config, "consumerFilter.json", filters::parse_file).await?;
+        let bloom = Bloom::new(config.filter_groups, config.filter_error_percent).expect("checked with the others");
+        let filters = Filters::load(bloom, file, now_ms);
         info!(topics = topics.count(), groups = groups.count(), "tables loaded");
         let control = Control {
             topics: RefCell::new(topics),
@@ -119,6 +131,8 @@ impl Control {
             locks: RefCell::default(),
             modes: RefCell::new(modes),
             mappings: RefCell::new(mappings),
+            filters: RefCell::new(filters),
+            filters_bell: Event::default(),
             cold: RefCell::default(),
             registration: Registration::default(),
             making: Making::default(),
@@ -129,6 +143,7 @@ impl Control {
             groups_file: Saver::new("subscriptionGroup.json"),
             modes_file: Saver::new("messageRequestMode.json"),
             mappings_file: Saver::new("topicQueueMapping.json"),
+            filters_file: Saver::new("consumerFilter.json"),
             offsets_file: OffsetsFile::default(),
             stopping: Cell::new(false),
         };
@@ -146,6 +161,11 @@ impl Control {
         self.publish_topics(shard);
         if !self.mappings.borrow().all().is_empty() {
             self.publish_mappings(shard);
+        }
+        let filters = self.filters.borrow().to_show();
+        if let Some((table, shown)) = filters {
+            self.publish_filters(shard, table);
+            self.filters.borrow_mut().born(shown, shard.now_ms());
         }
         let names: Vec<Arc<str>> = self.groups.borrow().all().keys().cloned().collect();
         self.publish_groups(shard, &names);
@@ -232,6 +252,22 @@ impl Control {
             let table = table.clone();
             Msg::Run(Box::new(move |shard| *shard.mappings.borrow_mut() = table))
         });
+    }
+
+    fn publish_filters(&self, shard: &Shard, table: FilterTable) {
+        let table = Arc::new(table);
+        *shard.group_filters.borrow_mut() = table.clone();
+        shard.mesh.push_all(|| {
+            let table = table.clone();
+            Msg::Run(Box::new(move |shard| *shard.group_filters.borrow_mut() = table))
+        });
+    }
+
+    /// A full heartbeat of a group.
+    pub fn filters_heard(&self, said: &ConsumerData, now_ms: i64) {
+        if self.filters.borrow_mut().hear(said, now_ms) {
+            self.filters_bell.set();
+        }
     }
 
     /// Mappings of static topics changed: every shard is shown them, and they are saved when this returns.
@@ -377,11 +413,12 @@ pub fn is_stopping(shard: &Shard) -> bool {
 /// Starts the savers, the periodic tasks and the registration; on shard 0, once it can be connected to. Returns when the NameServers
 /// that answer know the broker, or after a second.
 pub async fn start(shard: &Rc<Shard>) {
-    let savers: [(SaverOf, TextOf); 4] = [
+    let savers: [(SaverOf, TextOf); 5] = [
         (|c| &c.topics_file, |c| c.topics.borrow().file_text()),
         (|c| &c.groups_file, |c| c.groups.borrow().file_text()),
         (|c| &c.modes_file, |c| c.modes.borrow().file_text()),
         (|c| &c.mappings_file, |c| c.mappings.borrow().file_text()),
+        (|c| &c.filters_file, |c| c.filters.borrow().file_text()),
     ];
     for (saver, text) in savers {
         glommio::spawn_local(persist::run(shard.clone(), saver, text)).detach();
@@ -389,6 +426,7 @@ pub async fn start(shard: &Rc<Shard>) {
     glommio::spawn_local(persist::save_offsets_periodically(shard.clone())).detach();
     glommio::spawn_local(persist::save_delay_periodically(shard.clone())).detach();
     glommio::spawn_local(scan_periodically(shard.clone())).detach();
+    glommio::spawn_local(keep_filters(shard.clone())).detach();
     registration::start(shard);
     shard.control().registration.first(TELL_MAX).await;
 }
@@ -410,6 +448,10 @@ pub async fn save_all(shard: &Rc<Shard>) -> Result<(), BrokerError> {
     if !control.mappings.borrow().all().is_empty() {
         let mappings = control.mappings_file.want();
         control.mappings_file.saved(mappings).await?;
+    }
+    if !control.filters.borrow().is_empty() {
+        let filters = control.filters_file.want();
+        control.filters_file.saved(filters).await?;
     }
     persist::save_offsets(shard).await?;
     crate::delay::save(shard).await?;
@@ -436,7 +478,9 @@ pub fn members_left(shard: &Shard, left: &[Left], asked: bool) {
     }
     let gone: Vec<Arc<str>> = left.iter().filter(|left| left.gone).map(|left| left.group.clone()).collect();
     if !gone.is_empty() {
-        shard.control().publish_groups(shard, &gone);
+        let (control, now_ms) = (shard.control(), shard.now_ms());
+        gone.iter().for_each(|group| control.filters.borrow_mut().left(group, now_ms));
+        control.publish_groups(shard, &gone);
     }
     for left in left.iter().filter(|left| !left.gone) {
         notify_members(shard, &left.group, asked);
@@ -458,6 +502,41 @@ pub fn notify_members(shard: &Shard, name: &str, by_request: bool) {
     for member in group.members() {
         let ext = vec![("consumerGroup", Value::from(name.to_owned()))];
         shard.push_oneway(member.conn, request::NOTIFY_CONSUMER_IDS_CHANGED, ext, Vec::new());
+    }
+}
+
+/// Shows the shards what groups filter by whenever it changes, in the order that [`filters`] tells, and saves it.
+async fn keep_filters(shard: Rc<Shard>) {
+    let control = shard.control();
+    while !is_stopping(&shard) {
+        let scan = async {
+            Timer::new(SCAN).await;
+        };
+        future::or(control.filters_bell.wait(), scan).await;
+        let to_show = {
+            let mut filters = control.filters.borrow_mut();
+            filters.clean(shard.config.borrow().filter_keep_ms, shard.now_ms());
+            filters.to_show()
+        };
+        if let Some((table, shown)) = to_show {
+            let saved = control.filters_file.want();
+            if control.filters_file.saved(saved).await.is_err() {
+                continue; // logged there; the shards go on with what they have
+            }
+            control.publish_filters(&shard, table);
+            // Jobs come after the table that was pushed before them.
+            let stored = shard.run_on_all(|s| async move { s.dispatch.last().1 }).await;
+            let stored_ms = stored.into_iter().fold(shard.now_ms(), i64::max);
+            let table = {
+                let mut filters = control.filters.borrow_mut();
+                filters.born(shown, stored_ms);
+                filters.table()
+            };
+            control.publish_filters(&shard, table);
+        }
+        if control.filters.borrow_mut().take_unsaved() {
+            control.filters_file.want();
+        }
     }
 }
 

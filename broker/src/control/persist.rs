@@ -55,6 +55,16 @@ pub async fn read<T>(
     json_table::load_or(io, &path(&config.store_root, file), broken, parse).await
 }
 
+/// As `read`, of a table that the broker can do without: an unreadable one counts as none.
+pub async fn read_if_any<T>(
+    io: &Io,
+    config: &BrokerConfig,
+    file: &str,
+    parse: impl Fn(&[u8]) -> Result<T, String>,
+) -> Result<Option<T>, StoreError> {
+    json_table::load_or(io, &path(&config.store_root, file), Broken::StartWithout, parse).await
+}
+
 /// Sees that a table's file is no longer the one that was read or saved last. Nobody else has a business with it, but an Apache broker
 /// started on this store by mistake rewrites tables, some of them emptied, even when the store is refused to it.
 #[derive(Default)]

@@ -223,6 +223,8 @@ fn add_counts(table: &mut Table, shard: &Shard, totals: &Totals) {
     put(table, "getMissTps", figures.rates(|t| t.get_missed));
     put(table, "getTotalTps", figures.rates(|t| t.get_messages + t.get_missed));
     put(table, "getTransferredTps", figures.rates(|t| t.get_messages));
+    // Ours.
+    put(table, "filterBitsExcluded", totals.bits_excluded);
     // Not measured by the broker: the client's own histogram tells more.
     for key in ["putMessageEntireTimeMax", "getMessageEntireTimeMax", "pageCacheLockTimeMills", "dispatchMaxBuffer"] {
         put(table, key, 0);

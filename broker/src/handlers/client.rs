@@ -98,6 +98,9 @@ fn hear_consumer(shard: &Rc<Shard>, beat: &Beat<'_>, said: &ConsumerData, change
         Err(e) => warn!(group = said.group_name, error = %e, "no retry topic"),
     }
     let heard = control.clients.borrow_mut().hear_consumer(beat, said, now_ms);
+    if !beat.without_sub {
+        control.filters_heard(said, now_ms);
+    }
     changes.send_all |= heard.send_all;
     if heard.visible {
         changes.groups.push(said.group_name.as_str().into());

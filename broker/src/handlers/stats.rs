@@ -322,6 +322,7 @@ pub struct Totals {
     pub get_messages: u64,
     pub get_bytes: u64,
     pub get_missed: u64,
+    pub bits_excluded: u64,
 }
 
 /// Adds up the counters of all shards.
@@ -335,6 +336,7 @@ pub async fn totals(shard: &Rc<Shard>) -> Totals {
             get_messages: c.get_messages.get(),
             get_bytes: c.get_bytes.get(),
             get_missed: c.get_missed.get(),
+            bits_excluded: c.bits_excluded.get(),
         }
     });
     each.await.into_iter().fold(Totals::default(), |a, b| Totals {
@@ -344,6 +346,7 @@ pub async fn totals(shard: &Rc<Shard>) -> Totals {
         get_messages: a.get_messages + b.get_messages,
         get_bytes: a.get_bytes + b.get_bytes,
         get_missed: a.get_missed + b.get_missed,
+        bits_excluded: a.bits_excluded + b.bits_excluded,
     })
 }
 

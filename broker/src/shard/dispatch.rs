@@ -2,6 +2,7 @@
 //! The writer's hints carry what it needs; a gap between cursor and hint is read from the log.
 use crate::mesh::Event;
 use crate::shard::Shard;
+use crate::shard::queues::Queue;
 use crate::stages::Stage;
 use crate::writer::committed::{Committed, Entry, Span};
 use std::cell::{Cell, RefCell};
@@ -9,9 +10,11 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use tracing::{debug, error, warn};
-use uringmq_proto::message::sys_flag;
-use uringmq_proto::record;
+use uringmq_proto::message::{self, sys_flag};
+use uringmq_proto::names;
+use uringmq_proto::record::{self, Found};
 use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset, TopicId};
+use uringmq_store::consume_queue::extension::Unit;
 use uringmq_store::consume_queue::{Appended, Entry as QueueEntry, Form};
 use uringmq_store::dispatch;
 
@@ -114,7 +117,7 @@ impl Shard {
         let mut woken = self.queues.touched();
         for e in &c.entries {
             let hashes = &c.hashes[e.hash_from as usize..][..e.hash_count as usize];
-            self.dispatch_one(e, hashes, &mut woken);
+            self.dispatch_one(e, hashes, None, &mut woken);
         }
         cursor.at.set(c.to.0);
         cursor.indexed.set(cursor.indexed.get().max(c.to.0));
@@ -131,7 +134,8 @@ impl Shard {
         }
     }
 
-    fn dispatch_one(&self, e: &Entry, hashes: &[u32], woken: &mut Vec<QueueKey>) {
+    /// `properties` as far as they are at hand; the tail cache has them otherwise.
+    fn dispatch_one(&self, e: &Entry, hashes: &[u32], properties: Option<&str>, woken: &mut Vec<QueueKey>) {
         if let Some(index) = self.index.as_ref().filter(|_| e.phy.0 >= self.dispatch.indexed.get()) {
             for h in hashes {
                 index.put(*h, e.phy, e.store_timestamp_ms);
@@ -151,7 +155,11 @@ impl Shard {
             Form::Plain => entry,
             Form::Batch => QueueEntry { count: e.count, stored_ms: e.store_timestamp_ms, ..entry },
         };
-        match queue.cq.append(e.queue_offset, entry) {
+        let appended = match self.unit_of(&queue, e, properties) {
+            Some(unit) => queue.cq.append_with(e.queue_offset, entry, unit),
+            None => queue.cq.append(e.queue_offset, entry),
+        };
+        match appended {
             Appended::Done => {
                 queue.touch(woken);
                 self.timer.note(e.key);
@@ -161,6 +169,30 @@ impl Shard {
                 error!(topic = %queue.topic.name, queue = e.key.queue, at = %e.queue_offset, %expected, "queue offset gap");
             }
         }
+    }
+
+    /// What the queue's extension gets of an entry, where it has one. As with Apache's, entries of light queues have none.
+    fn unit_of(&self, queue: &Queue, e: &Entry, properties: Option<&str>) -> Option<Unit> {
+        if !queue.cq.makes_units() || names::is_light_queue(&queue.topic.name) {
+            return None;
+        }
+        let filters = self.group_filters.borrow();
+        let wanted = self.config.borrow().filter_bit_maps && filters.by_topic.contains_key(&queue.topic.name);
+        let map_of = |properties: &str| filters.map_of(&queue.topic.name, |name| message::property(properties, name));
+        let map = match (wanted, properties) {
+            (false, _) => Box::default(),
+            (true, Some(properties)) => map_of(properties),
+            (true, None) => {
+                let tail = self.tail.borrow();
+                let stored = tail.get(e.phy, e.bytes).and_then(|stored| record::parse(stored, false).ok());
+                match stored {
+                    Some(Found::Record(record)) => map_of(record.properties),
+                    // Without a map it is looked at itself.
+                    _ => Box::default(),
+                }
+            }
+        };
+        Some(Unit { tags_code: e.tags_code, stored_ms: e.store_timestamp_ms, map })
     }
 
     /// Goes through the log once more, for queues that have to be made anew; to the others all is known. No checkpoint claims anything until it
@@ -223,11 +255,11 @@ impl Shard {
                     record::index_key_hashes(d.topic, d.properties, d.sys_flag, |h| hashes.push(h));
                 }
                 let e = entry_of(&d, topic.id, 0, 0);
-                self.dispatch_one(&e, &hashes, &mut woken);
+                self.dispatch_one(&e, &hashes, Some(d.properties), &mut woken);
                 if light {
                     dispatch::light_places(&d, |d| {
                         let Some(topic) = topics.stored(d.topic) else { return };
-                        self.dispatch_one(&entry_of(&d, topic.id, 0, 0), &[], &mut woken);
+                        self.dispatch_one(&entry_of(&d, topic.id, 0, 0), &[], Some(d.properties), &mut woken);
                     });
                 }
                 last = (e.phy, e.store_timestamp_ms);

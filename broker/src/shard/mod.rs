@@ -16,7 +16,7 @@ use crate::mesh::{Forward, Mesh, Msg};
 use crate::placement::{self, ShardId};
 use crate::replication::Replication;
 use crate::requests::Origin;
-use crate::snapshot::{GroupTable, Topic, TopicTable};
+use crate::snapshot::{FilterTable, GroupTable, Topic, TopicTable};
 use crate::stages::{Stage, Stages};
 use crate::writer::Writer;
 use crate::{Index, Io, LogReader};
@@ -78,6 +78,8 @@ pub struct Counters {
     pub get_messages: Cell<u64>,
     pub get_bytes: Cell<u64>,
     pub get_missed: Cell<u64>,
+    /// Messages that a pull passed over by their bit maps.
+    pub bits_excluded: Cell<u64>,
 }
 
 pub struct Shard {
@@ -110,6 +112,8 @@ pub struct Shard {
     pub queues: queues::Queues,
     pub offsets: offsets::Offsets,
     pub dispatch: dispatch::Cursor,
+    /// What groups filter by, for bit maps.
+    pub group_filters: RefCell<Arc<FilterTable>>,
     /// SQL92 expressions that requests brought.
     pub filters: uringmq_filter::Cache,
     pub counters: Counters,

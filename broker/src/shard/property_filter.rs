@@ -1,8 +1,10 @@
 //! What a subscription asks of a message's properties, on the owner of its queue: the record is looked at there, from the tail cache or the
 //! log, before its position goes to the connection's shard. Source: behaviour sheet 4.1, 10.4.
+use crate::control::filters::UNBORN_MS;
 use crate::shard::Shard;
 use crate::shard::pulls::PullAsk;
-use crate::snapshot::Group;
+use crate::shard::queues::Queue;
+use crate::snapshot::{Group, GroupFilter};
 use std::sync::Arc;
 use tracing::error;
 use uringmq_filter::Expression;
@@ -45,10 +47,61 @@ impl PropertyFilter {
     }
 }
 
+/// Which of the entries that one pull looks at cannot match by their bit maps.
+#[derive(Default)]
+pub(super) struct Excluded(Vec<bool>);
+
+impl Excluded {
+    pub fn has(&self, index: usize) -> bool {
+        self.0.get(index).copied().unwrap_or(false)
+    }
+    fn note(&mut self, filter: &GroupFilter, index: usize, (stored_ms, map): (i64, &[u8])) {
+        if filter.excludes(stored_ms, map) {
+            self.0.resize(index + 1, false);
+            self.0[index] = true;
+        }
+    }
+}
+
 impl Shard {
+    /// The filter that the group has had since it was born, when it is the one that the pull asks by.
+    fn filter_of_bits(&self, ask: &PullAsk) -> Option<Arc<GroupFilter>> {
+        if !matches!(ask.by_properties, PropertyFilter::Sql(_)) {
+            return None;
+        }
+        let topics = self.topics.borrow();
+        let filters = self.group_filters.borrow();
+        let filter = filters.get(&topics.by_id(ask.key.topic)?.name, &ask.group.name)?;
+        let same = filter.data.expression == ask.filter.expression && filter.data.born_time != UNBORN_MS;
+        same.then(|| filter.clone())
+    }
+
+    /// By the units that are in memory; `None` when one would have to be read.
+    pub(super) fn excluded_hot(&self, ask: &PullAsk, queue: &Queue, entries: &[Entry]) -> Option<Excluded> {
+        let mut excluded = Excluded::default();
+        let Some(filter) = self.filter_of_bits(ask) else { return Some(excluded) };
+        let all = queue.cq.units_hot(entries, |index, stored_ms, map| excluded.note(&filter, index, (stored_ms, map)));
+        all.then_some(excluded)
+    }
+
+    pub(super) async fn excluded_cold(
+        &self,
+        ask: &PullAsk,
+        queue: &Queue,
+        entries: &[Entry],
+    ) -> Result<Excluded, StoreError> {
+        let mut excluded = Excluded::default();
+        if let Some(filter) = self.filter_of_bits(ask) {
+            let note = |index, stored_ms, map: &[u8]| excluded.note(&filter, index, (stored_ms, map));
+            queue.cq.units(entries, note).await?;
+        }
+        Ok(excluded)
+    }
+
     /// Whether an entry matches; `None` when its record would have to be read from the disk.
     pub(super) fn matches_hot(&self, ask: &PullAsk, entry: &Entry) -> Option<bool> {
-        if !ask.filter.matches(entry.tags_code) {
+        // Without its tags it goes to the client, who looks at them itself.
+        if entry.tags().is_some_and(|tags_code| !ask.filter.matches(tags_code)) {
             return Some(false);
         }
         if ask.by_properties.is_none() || entry.phy < self.marks.min() || entry.is_hole() {
@@ -58,11 +111,17 @@ impl Shard {
     }
 
     /// Whether each of the first entries matches: up to those that fill an answer, or to a limit of bytes read.
-    pub(super) async fn matches_cold(&self, ask: &PullAsk, entries: &[Entry]) -> Result<Vec<bool>, StoreError> {
+    pub(super) async fn matches_cold(
+        &self,
+        ask: &PullAsk,
+        entries: &[Entry],
+        excluded: &Excluded,
+    ) -> Result<Vec<bool>, StoreError> {
         let (mut verdicts, mut stored) = (Vec::with_capacity(entries.len()), Vec::new());
         let (mut matched, mut read) = (0, 0);
-        for entry in entries {
-            let verdict = match self.matches_hot(ask, entry) {
+        for (index, entry) in entries.iter().enumerate() {
+            let hot = if excluded.has(index) { Some(false) } else { self.matches_hot(ask, entry) };
+            let verdict = match hot {
                 Some(verdict) => verdict,
                 None if read + entry.bytes as usize > COLD_BYTES && read > 0 => break,
                 None => {

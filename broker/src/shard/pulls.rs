@@ -3,7 +3,7 @@ use crate::config::BrokerRole;
 use crate::mesh::Msg;
 use crate::requests::Origin;
 use crate::shard::Shard;
-use crate::shard::property_filter::PropertyFilter;
+use crate::shard::property_filter::{Excluded, PropertyFilter};
 use crate::shard::queues::Queue;
 use crate::snapshot::{Group, Subscription};
 use smallvec::SmallVec;
@@ -242,7 +242,14 @@ impl Shard {
         if !queue.cq.read_hot(QueueOffset(from as u64), Self::wanted(ask, from, max), &mut entries) {
             return None;
         }
-        self.choose(ask, from, &entries, |_, entry| self.matches_hot(ask, entry))
+        let excluded = self.excluded_hot(ask, &queue, &entries)?;
+        let matches = |index, entry: &Entry| match excluded.has(index) {
+            true => Some(false),
+            false => self.matches_hot(ask, entry),
+        };
+        let look = self.choose(ask, from, &entries, matches)?;
+        self.count_excluded(&excluded, &entries, look.next);
+        Some(look)
     }
 
     async fn look_cold(&self, ask: &PullAsk) -> Result<Look, StoreError> {
@@ -256,10 +263,20 @@ impl Shard {
         if entries.is_empty() {
             return Ok(Look::nothing(PullStatus::OffsetFoundNull, queue.cq.min().0.max(ask.offset as u64) as i64));
         }
-        let verdicts = self.matches_cold(ask, &entries).await?;
+        let excluded = self.excluded_cold(ask, &queue, &entries).await?;
+        let verdicts = self.matches_cold(ask, &entries, &excluded).await?;
         entries.truncate(verdicts.len());
         let look = self.choose(ask, ask.offset, &entries, |index, _| Some(verdicts[index]));
-        Ok(look.expect("every entry has its verdict"))
+        let look = look.expect("every entry has its verdict");
+        self.count_excluded(&excluded, &entries, look.next);
+        Ok(look)
+    }
+
+    /// Counts those that the pull has passed over, up to the offset `next`.
+    fn count_excluded(&self, excluded: &Excluded, entries: &[Entry], next: i64) {
+        let passed = entries.iter().enumerate().filter(|(index, e)| excluded.has(*index) && (e.base as i64) < next);
+        let count = &self.counters.bits_excluded;
+        count.set(count.get() + passed.count() as u64);
     }
 
     /// Picks the entries that match, up to the caps. The first one is taken however large it is. `entries` begin at the offset `from`;

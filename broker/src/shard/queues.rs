@@ -82,9 +82,7 @@ impl Queues {
     }
 
     fn make(&self, key: QueueKey, topic: Arc<Topic>, form: Form, bounds: Bounds, pending: &[Entry]) -> Queue {
-        let dir = self.store.queue_dir(form, &topic.name, key.queue);
-        let cq =
-            ConsumeQueue::with_pending(form, self.io.clone(), dir, self.store.file_bytes_of(form), bounds, pending);
+        let cq = self.store.queue(self.io.clone(), form, &topic.name, key.queue, bounds, pending);
         Queue { key, topic, cq, held: RefCell::default(), pollers: RefCell::default(), touched: Cell::new(false) }
     }
 

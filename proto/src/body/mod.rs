@@ -12,6 +12,7 @@ use std::ops::{Deref, DerefMut};
 use thiserror::Error;
 
 pub mod controller;
+pub mod filter;
 pub mod group;
 pub mod heartbeat;
 pub mod lock;

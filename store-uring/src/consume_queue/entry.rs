@@ -3,7 +3,7 @@
 //! | at | bytes | field of an [`Entry`] |
 //! | 0  | 8     | `phy`       |
 //! | 8  | 4     | `bytes`; 0 = no entry, 0x7FFFFFFF = a hole: an offset without a record |
-//! | 12 | 8     | `tags_code` |
+//! | 12 | 8     | `tags_code`, or `unit` when that is not 0 |
 //!
 //! An entry of a batch queue ([`Form::Batch`]) is for a record that may hold many messages, and has more:
 //!
@@ -12,6 +12,7 @@
 //! | 28 | 8     | `base`      |
 //! | 36 | 2     | `count`     |
 //! | 38 | 8     | -1 (4 bytes), 0 |
+use super::extension::is_address;
 use uringmq_proto::types::{PhyOffset, QueueOffset};
 
 /// Of a plain queue.
@@ -97,7 +98,10 @@ impl Bounds {
 pub struct Entry {
     pub phy: PhyOffset,
     pub bytes: u32,
+    /// See [`Entry::tags`].
     pub tags_code: i64,
+    /// Address of its unit in the queue's extension, which stands in the file in place of `tags_code`; 0 = it has none (yet).
+    pub unit: i64,
     /// The queue offset of its first message; set when it is appended or read.
     pub base: u64,
     /// Messages in its record, at most [`BATCH_COUNT_MAX`]; 1 but in a batch queue.
@@ -113,11 +117,15 @@ impl Entry {
     }
     /// Of a record with one message.
     pub const fn new(phy: PhyOffset, bytes: u32, tags_code: i64) -> Self {
-        Entry { phy, bytes, tags_code, base: 0, count: 1, stored_ms: 0 }
+        Entry { phy, bytes, tags_code, unit: 0, base: 0, count: 1, stored_ms: 0 }
     }
     /// Behind its last message.
     pub fn end(&self) -> u64 {
         self.base + self.count as u64
+    }
+    /// Its tagsCode; `None` when that stands in a unit that is not there.
+    pub fn tags(&self) -> Option<i64> {
+        (!is_address(self.tags_code)).then_some(self.tags_code)
     }
     pub fn is_hole(&self) -> bool {
         self.bytes == HOLE_BYTES
@@ -125,13 +133,16 @@ impl Entry {
     pub(crate) fn encode(&self, out: &mut [u8]) {
         out[..8].copy_from_slice(&self.phy.0.to_be_bytes());
         out[8..12].copy_from_slice(&self.bytes.to_be_bytes());
-        out[12..20].copy_from_slice(&self.tags_code.to_be_bytes());
+        let tags_code = if self.unit == 0 { self.tags_code } else { self.unit };
+        out[12..20].copy_from_slice(&tags_code.to_be_bytes());
     }
     /// `None` where no entry was written: size 0 or negative, or a negative offset.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let phy = PhyOffset(u64::from_be_bytes(bytes[..8].try_into().expect("8 bytes")));
         let size = u32::from_be_bytes(bytes[8..12].try_into().expect("4 bytes"));
-        let entry = Entry::new(phy, size, i64::from_be_bytes(bytes[12..20].try_into().expect("8 bytes")));
+        let tags_code = i64::from_be_bytes(bytes[12..20].try_into().expect("8 bytes"));
+        let unit = if is_address(tags_code) { tags_code } else { 0 };
+        let entry = Entry { unit, ..Entry::new(phy, size, tags_code) };
         (entry.phy.0 <= i64::MAX as u64 && (1..=HOLE_BYTES).contains(&entry.bytes)).then_some(entry)
     }
 }

@@ -13,6 +13,8 @@ fn config(slots: u32, items: u32) -> StoreConfig {
         segment_bytes: 4096,
         queue_file_bytes: 200,
         batch_file_bytes: 460,
+        extension_file_bytes: 40_000,
+        extended: false,
         topic_forms: Default::default(),
         light_queues: false,
         index_enabled: true,

@@ -26,6 +26,8 @@ pub fn config() -> StoreConfig {
         segment_bytes: 8192,
         queue_file_bytes: 200,
         batch_file_bytes: 460,
+        extension_file_bytes: 40_000,
+        extended: false,
         topic_forms: Default::default(),
         light_queues: false,
         index_enabled: true,

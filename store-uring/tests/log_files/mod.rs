@@ -21,6 +21,8 @@ pub fn config(root: impl Into<PathBuf>) -> StoreConfig {
         segment_bytes: SEGMENT_BYTES,
         queue_file_bytes: 6_000_000,
         batch_file_bytes: 460,
+        extension_file_bytes: 40_000,
+        extended: false,
         topic_forms: Default::default(),
         light_queues: false,
         index_enabled: false,

@@ -7,6 +7,7 @@ mod admin;
 #[path = "../common/mod.rs"]
 mod common;
 mod durability;
+mod extension;
 mod fields;
 mod filter;
 mod full_disk;

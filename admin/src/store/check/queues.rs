@@ -1,11 +1,14 @@
 //! The consume queues against the log. Each record must have its entry, and each entry its record. Source: store-format sheet 4.
 use crate::store::ToolError;
+use crate::store::check::units::Units;
 use crate::store::files::{Parts, data_from, file_name, has_lights, names, read_at, topic_forms};
 use crate::store::report::{Fault, Report};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use uringmq_proto::names::SCHEDULE_TOPIC;
 use uringmq_proto::types::PhyOffset;
+use uringmq_store::EXTENSION_DIR;
+use uringmq_store::consume_queue::extension::place_of;
 use uringmq_store::consume_queue::{Entry, Form};
 use uringmq_store::dispatch::{self, Dispatch};
 
@@ -15,8 +18,6 @@ const WINDOW: u64 = 204;
 const WIDE_WINDOW: u64 = 16 * 1024;
 /// Faults of one queue that are kept until it is known whether its topic was made anew.
 const KEPT_MAX: usize = 100;
-/// A tagsCode at or below is an address in `consumequeue_ext`.
-const EXT_ADDRESS_MAX: i64 = i32::MIN as i64 - 1;
 
 pub(super) struct Queues {
     root: PathBuf,
@@ -36,6 +37,8 @@ struct Queue {
     /// Below the store.
     dir: String,
     files: Parts,
+    /// `None` in a batch queue.
+    units: Option<Units>,
     /// Entries as they were read, from this one on.
     window_from: u64,
     window: Vec<u8>,
@@ -62,6 +65,7 @@ impl Queue {
             next_slot: slot,
             dir,
             files,
+            units: (form == Form::Plain).then(|| Units::open(root, topic, queue)).transpose()?,
             window_from: 0,
             window: Vec::new(),
             first: None,
@@ -179,8 +183,22 @@ impl Queue {
             let fault = self.fault(slot, what);
             self.keep(d.phy.0, fault);
         }
-        let tags_right =
-            entry.tags_code == d.tags_code || d.topic == SCHEDULE_TOPIC || entry.tags_code <= EXT_ADDRESS_MAX;
+        let mut entry = entry;
+        if let (None, Some(units)) = (entry.tags(), &mut self.units) {
+            match units.unit(entry.unit)? {
+                Some((tags_code, stored_ms)) if stored_ms == d.store_timestamp_ms => entry.tags_code = tags_code,
+                found => {
+                    let (dir, place) = (self.dir.replacen(Form::Plain.dir(), EXTENSION_DIR, 1), place_of(entry.unit));
+                    let what = match found {
+                        Some((_, ms)) => format!("leads to a unit of {dir}, at {place}, that was stored at {ms} ms"),
+                        None => format!("leads to {dir}, at {place}, where no unit is"),
+                    };
+                    let fault = self.fault(slot, format!("entry of queue offset {at} {what}"));
+                    self.keep(d.phy.0, fault);
+                }
+            }
+        }
+        let tags_right = entry.tags().is_none_or(|tags| tags == d.tags_code) || d.topic == SCHEDULE_TOPIC;
         if entry.phy != d.phy || entry.bytes != d.bytes || !tags_right {
             let shown = |phy: PhyOffset, bytes, tags| format!("offset {phy}, {bytes} bytes, tagsCode {tags}");
             let what = format!(
