@@ -1,5 +1,5 @@
 //! Opens what a crash left, with the store's own recovery, and compares all of it with the model. Every fault is a panic that says which.
-use crate::machine::{Machine, load_table, queue_dir};
+use crate::machine::{Machine, load_table, map_of, queue_dir};
 use crate::model::{Model, QueueId};
 use crate::plan::Plan;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::path::Path;
 use uringmq_proto::record::{self, Found};
 use uringmq_proto::types::{PhyOffset, QueueOffset};
 use uringmq_store::checkpoint;
-use uringmq_store::consume_queue::Entry;
+use uringmq_store::consume_queue::{ConsumeQueue, Entry};
 use uringmq_store::io::sim::SimIo;
 use uringmq_store::log_reader::LogReader;
 use uringmq_store::open::RepairReport;
@@ -163,7 +163,9 @@ async fn judge_queues(machine: &Machine, model: &Model, count: usize, what: &str
             let read = queue.read(QueueOffset(entries[at].base), 16, &mut found).await;
             read.unwrap_or_else(|e| panic!("{what}: {id:?} at {at}: {e}"));
             assert!(!found.is_empty(), "{what}: {id:?} at {at}: nothing");
+            judge_units(queue, &found, &format!("{what}: {id:?}")).await;
             for entry in found {
+                let entry = Entry { unit: 0, ..entry }; // its tags are read from there
                 if entry.is_hole() && entry.count > 1 {
                     // One hole for several lost records.
                     let to = entries.partition_point(|e| e.base < entry.end());
@@ -186,6 +188,18 @@ async fn judge_queues(machine: &Machine, model: &Model, count: usize, what: &str
             }
         }
     }
+}
+
+/// An entry's unit, where it has one, is the one that it was written with. (Recovery writes entries without.)
+async fn judge_units(queue: &ConsumeQueue<SimIo>, entries: &[Entry], what: &str) {
+    for entry in entries.iter().filter(|entry| entry.unit != 0) {
+        assert!(entry.tags().is_some(), "{what}: the unit of {entry:?} is not there");
+    }
+    let judge = |index: usize, _: i64, map: &[u8]| {
+        assert_eq!(map, map_of(entries[index].phy), "{what}: the unit of {:?}", entries[index]);
+    };
+    let looked = queue.units(entries, judge).await;
+    looked.unwrap_or_else(|e| panic!("{what}: units: {e}"));
 }
 
 /// Each record is found by its key, once.

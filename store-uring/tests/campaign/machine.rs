@@ -1,7 +1,7 @@
 //! The store under way, driven as the broker drives it: one appender with its keeper, shards whose cursors read the log and feed their queues
 //! (shard 0 the index too), checkpoints, tables, retention, clean stop. All of the store's own code.
 use crate::model::{Model, Part, QueueId, Sent, TABLES};
-use crate::plan::{DELAY_LEVELS_MS, HALF_TOPIC, Plan, ROOT, Random, TOPICS, form_of};
+use crate::plan::{DELAY_LEVELS_MS, HALF_TOPIC, LIGHTS, Plan, ROOT, Random, TOPICS, form_of};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -9,13 +9,15 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
-use uringmq_proto::message::{java_hash, sys_flag};
-use uringmq_proto::names::SCHEDULE_TOPIC;
+use uringmq_proto::message::{java_hash, prop, sys_flag};
+use uringmq_proto::names::{self, SCHEDULE_TOPIC};
 use uringmq_proto::record::{self, Found, NewRecord};
 use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset, TopicId};
 use uringmq_store::commit_log::Appender;
+use uringmq_store::consume_queue::extension::Unit;
 use uringmq_store::consume_queue::{Appended, Bounds, ConsumeQueue, Form};
 use uringmq_store::derived::{self, Synced};
+use uringmq_store::dispatch::Dispatch;
 use uringmq_store::index::Index;
 use uringmq_store::io::sim::SimIo;
 use uringmq_store::log_reader::LogReader;
@@ -82,10 +84,25 @@ struct Run {
     keys: Vec<String>,
     /// Of its only record, an inner batch; else 0.
     messages: u16,
+    /// Its only record is in these, too.
+    lights: Vec<QueueId>,
 }
 
-/// What a record holds free for its INNER_BASE.
-const RESERVED: usize = "INNER_BASE".len() + 22;
+impl Run {
+    /// What its record holds free for what is known when it is placed.
+    fn reserved(&self) -> usize {
+        match (self.messages, self.lights.len()) {
+            (0, 0) => 0,
+            (0, lights) => prop::INNER_MULTI_QUEUE_OFFSET.len() + 2 + lights * 21,
+            (_, _) => prop::INNER_BASE.len() + 22,
+        }
+    }
+}
+
+/// The map of a record's unit, by which the judge knows it.
+pub fn map_of(phy: PhyOffset) -> [u8; 4] {
+    (phy.0 as u32).to_be_bytes()
+}
 
 impl Machine {
     pub async fn open(io: SimIo, config: &StoreConfig) -> Result<Machine, StoreError> {
@@ -97,8 +114,7 @@ impl Machine {
         for q in &opened.queues {
             let id = (q.topic.clone(), q.queue);
             log.set_next(key(&id), q.bounds.max);
-            let (dir, bytes) = (queue_dir(&id), config.file_bytes_of(q.form));
-            let queue = ConsumeQueue::with_pending(q.form, io.clone(), dir, bytes, q.bounds, &q.pending);
+            let queue = config.queue(io.clone(), q.form, &q.topic, q.queue, q.bounds, &q.pending);
             queues.insert(id, queue);
         }
         for n in 0..TABLES {
@@ -293,21 +309,35 @@ impl Machine {
         let count = if shape.one_in(4) { 1 + shape.below(4) as usize } else { 1 };
         let inner = numbered && form_of(&id.0) == Form::Batch && count == 1 && shape.one_in(2);
         let messages = if inner { 1 + shape.below(5) as u16 } else { 0 };
-        let mut run = Run { id, numbered, bytes: Vec::new(), lens: Vec::new(), keys: Vec::new(), messages };
         let serial = model.borrow().log.len() as u64 * 100 + n * 10;
+        let lights = match count == 1 && messages == 0 && numbered && names::may_dispatch(&id.0) {
+            true => self.lights_of(serial),
+            false => Vec::new(),
+        };
+        let mut run = Run { id, numbered, bytes: Vec::new(), lens: Vec::new(), keys: Vec::new(), messages, lights };
+        let margin = if run.lights.is_empty() { 300 } else { 450 };
         for i in 0..count {
             let room = (most - run.bytes.len()) / (count - i);
             let body = match shape.below(20) {
-                0 => room.saturating_sub(300), // as much as a segment takes
+                0 => room.saturating_sub(margin), // as much as a segment takes
                 1..=3 => shape.below(4096) as usize,
                 4 => 0,
                 _ => shape.below(400) as usize,
             };
-            let body = body.min(room.saturating_sub(300));
+            let body = body.min(room.saturating_sub(margin));
             let name = format!("{:010}-{serial:08}-{i}", random.below(1 << 30));
             self.encode(&mut run, &name, body, shape);
         }
         run
+    }
+
+    /// Decided by the record alone, so that a life is the same without.
+    fn lights_of(&self, serial: u64) -> Vec<QueueId> {
+        let mut random = Random::new(serial);
+        match self.config.light_queues && random.one_in(2) {
+            true => random.pick(&LIGHTS).iter().map(|light| ((*light).to_owned(), 0)).collect(),
+            false => Vec::new(),
+        }
     }
 
     fn encode(&self, run: &mut Run, name: &str, body_bytes: usize, random: &mut Random) {
@@ -326,7 +356,11 @@ impl Machine {
         if run.messages > 0 {
             properties += &format!("INNER_NUM\u{1}{}\u{2}", run.messages);
         }
-        let reserved = "\u{2}".repeat(if run.messages > 0 { RESERVED } else { 0 });
+        if !run.lights.is_empty() {
+            let lights: Vec<&str> = run.lights.iter().map(|(light, _)| light.as_str()).collect();
+            properties += &format!("INNER_MULTI_DISPATCH\u{1}{}\u{2}", lights.join(","));
+        }
+        let reserved = "\u{2}".repeat(run.reserved());
         let inner = if run.messages > 0 { sys_flag::INNER_BATCH | sys_flag::NEED_UNWRAP } else { 0 };
         let host = if random.one_in(4) { "[::1]:9" } else { "127.0.0.1:9" };
         let new = NewRecord {
@@ -350,8 +384,18 @@ impl Machine {
     /// Gives where the run ends.
     fn place(&mut self, run: &mut Run, model: &Rc<RefCell<Model>>) -> Result<u64, StoreError> {
         let next = self.log.next(key(&run.id));
-        if run.messages > 0 {
-            let bytes = record::finish(&mut run.bytes, RESERVED, &format!("INNER_BASE\u{1}{}\u{2}", next.0));
+        let lights: Vec<_> = run.lights.iter().map(|id| (id.clone(), self.log.next(key(id)).0)).collect();
+        let text = match (run.messages, lights.is_empty()) {
+            (0, true) => None,
+            (0, false) => {
+                let numbers: Vec<String> = lights.iter().map(|(_, at)| at.to_string()).collect();
+                Some(format!("INNER_MULTI_QUEUE_OFFSET\u{1}{}\u{2}", numbers.join(",")))
+            }
+            (_, _) => Some(format!("INNER_BASE\u{1}{}\u{2}", next.0)),
+        };
+        if let Some(text) = text {
+            let reserved = run.reserved();
+            let bytes = record::finish(&mut run.bytes, reserved, &text);
             run.bytes.truncate(bytes);
             run.lens[0] = bytes as u32;
         }
@@ -362,6 +406,9 @@ impl Machine {
         };
         let placed = self.log.place_counted((key(&run.id), count), &mut run.bytes, &run.lens)?;
         let mut model = model.borrow_mut();
+        for (id, at) in &lights {
+            assert_eq!((self.log.take_offsets(key(id), 1), model.next(id)), (*at, *at), "offset of {id:?}");
+        }
         if run.numbered {
             let known = model.next(&run.id);
             assert_eq!((placed.queue_offset, next), (QueueOffset(known), QueueOffset(known)), "offset of {:?}", run.id);
@@ -376,7 +423,8 @@ impl Machine {
             let (key, topic) = (run.keys[n].clone(), run.id.0.clone());
             let batch = form_of(&topic) == Form::Batch;
             let (count, stored_ms) = (d.messages(), if batch { d.store_timestamp_ms } else { 0 });
-            model.log.push(Rc::new(Sent { phy, bytes, at: place, tags_code, count, stored_ms, key, topic }));
+            let lights = lights.clone(); // of the only one
+            model.log.push(Rc::new(Sent { phy, bytes, at: place, lights, tags_code, count, stored_ms, key, topic }));
             at += *len as usize;
             phy += *len as u64;
         }
@@ -400,16 +448,29 @@ impl Machine {
                     index.put(hash, d.phy, d.store_timestamp_ms);
                 });
             }
-            let id = (d.topic.to_owned(), d.queue);
-            if !d.queued || owner(&id) != shard {
-                return;
+            let mut take = |d: Dispatch<'_>, light: bool| {
+                let id = (d.topic.to_owned(), d.queue);
+                if !d.queued || owner(&id) != shard {
+                    return;
+                }
+                let queue = queues.entry(id).or_insert_with_key(|id| {
+                    let form = form_of(&id.0);
+                    config.queue(io.clone(), form, &id.0, id.1, Bounds::empty(form, QueueOffset(0)), &[])
+                });
+                let (at, entry) = (QueueOffset(d.queue_offset), d.entry(queue.form()));
+                let appended = match queue.makes_units() && !light {
+                    true => {
+                        let (tags_code, stored_ms) = (d.tags_code, d.store_timestamp_ms);
+                        queue.append_with(at, entry, Unit { tags_code, stored_ms, map: map_of(d.phy).into() })
+                    }
+                    false => queue.append(at, entry),
+                };
+                assert_eq!(appended, Appended::Done);
+            };
+            take(d, false);
+            if config.light_queues {
+                dispatch::light_places(&d, |light| take(light, true));
             }
-            let queue = queues.entry(id).or_insert_with_key(|id| {
-                let (form, zero) = (form_of(&id.0), QueueOffset(0));
-                let bounds = Bounds::empty(form, zero);
-                ConsumeQueue::of_form(form, io.clone(), queue_dir(id), config.file_bytes_of(form), bounds)
-            });
-            assert_eq!(queue.append(QueueOffset(d.queue_offset), d.entry(queue.form())), Appended::Done);
         })?;
         assert!(to.0 > cursor.at, "no whole record in {} bytes at {}", bytes.len(), cursor.at);
         self.shards[shard] = Cursor { at: to.0.min(self.readable), last };

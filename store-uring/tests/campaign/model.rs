@@ -15,6 +15,8 @@ pub struct Sent {
     pub bytes: Vec<u8>,
     /// Missing for a record that has no place in a queue.
     pub at: Option<(QueueId, u64)>,
+    /// Its places in light queues, beside its own.
+    pub lights: Vec<(QueueId, u64)>,
     pub tags_code: i64,
     /// Messages in it.
     pub count: u16,
@@ -30,6 +32,10 @@ impl Sent {
         let plain = Entry::new(PhyOffset(self.phy), self.bytes.len() as u32, self.tags_code);
         let base = self.at.as_ref().map_or(0, |(_, at)| *at);
         Entry { base, count: self.count, stored_ms: self.stored_ms, ..plain }
+    }
+    /// In a light queue, at this offset.
+    fn light_entry(&self, at: u64) -> Entry {
+        Entry { base: at, count: 1, stored_ms: 0, ..self.entry() }
     }
 }
 
@@ -118,6 +124,10 @@ impl Model {
     }
     /// The next offset of a queue.
     pub fn next(&self, id: &QueueId) -> u64 {
+        let mut lights = self.log.iter().rev().flat_map(|sent| &sent.lights);
+        if let Some((_, at)) = lights.find(|(of, _)| of == id) {
+            return at + 1;
+        }
         let alive = self.log.iter().enumerate().rev().filter(|(n, _)| !self.is_dead(*n));
         let placed = alive.filter_map(|(_, sent)| Some((sent.at.as_ref()?, sent.count)));
         let mut of_queue = placed.filter(|((of, _), _)| of == id);
@@ -127,6 +137,12 @@ impl Model {
     pub fn queues(&self, count: usize) -> BTreeMap<QueueId, Vec<Entry>> {
         let mut queues: BTreeMap<QueueId, Vec<Entry>> = BTreeMap::new();
         for (n, sent) in self.log[..count].iter().enumerate() {
+            // That its topic is no more takes nothing out of a light queue.
+            for (id, at) in &sent.lights {
+                let entries = queues.entry(id.clone()).or_default();
+                assert_eq!(entries.len() as u64, *at, "{id:?}: placed with a gap or twice");
+                entries.push(sent.light_entry(*at));
+            }
             if let Some((id, at)) = &sent.at
                 && !self.is_dead(n)
             {

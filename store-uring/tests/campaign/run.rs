@@ -69,7 +69,7 @@ struct Court {
 /// Runs a seed to its end; panics at the first fault.
 pub fn run(seed: u64) -> Totals {
     let mut random = Random::new(seed.wrapping_mul(0x9E37_79B9));
-    let plan = Plan::new(&mut random);
+    let plan = Plan::new(&mut random, seed);
     let court = Rc::new(Court {
         plan: plan.clone(),
         model: Rc::default(),
