@@ -23,6 +23,7 @@ use std::path::Path;
 use thiserror::Error;
 use uringmq_proto::properties;
 use uringmq_proto::settings::readable;
+use uringmq_store::Extensions;
 
 /// Room above `maxMessageSize` for a record's head, topic and properties.
 const RECORD_OVERHEAD_BYTES: usize = 64 << 10;
@@ -263,7 +264,7 @@ impl BrokerConfig {
             queue_file_bytes: self.queue_file_bytes,
             batch_file_bytes: self.batch_file_bytes,
             extension_file_bytes: self.extension_file_bytes,
-            extended: self.extended,
+            extensions: if self.extended { Extensions::Write } else { Extensions::None },
             topic_forms: Default::default(),
             light_queues: self.light_queues(),
             index_enabled: self.index_enabled,

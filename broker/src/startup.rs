@@ -35,7 +35,7 @@ use uringmq_store::io::glommio::OpLog;
 use uringmq_store::late_writes;
 use uringmq_store::open::{self, Opened, Progress};
 use uringmq_store::queue_ends;
-use uringmq_store::{StoreConfig, StoreError};
+use uringmq_store::{EXTENSION_DIR, Extensions, StoreConfig, StoreError};
 
 const RING_DEPTH: usize = 512;
 /// A stop that takes longer is cut off: the store never depends on a clean one. Tens of thousands of new queues take tens of seconds to
@@ -117,6 +117,9 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
         _ => Some(bind_ha(&mut config)?),
     };
     let mut store = config.to_store_config();
+    if store.extensions == Extensions::None && store.root.join(EXTENSION_DIR).is_dir() {
+        store.extensions = Extensions::Read; // an earlier run wrote units
+    }
     let opened = open_store(&config, &store, cpus[0])?;
     store.topic_forms.clear(); // recovery's
     let cores = place(&config, &cpus, shards);

@@ -57,7 +57,7 @@ fn config(options: &Options) -> StoreConfig {
         queue_file_bytes: 6_000_000,
         batch_file_bytes: 460,
         extension_file_bytes: 40_000,
-        extended: false,
+        extensions: uringmq_store::Extensions::None,
         topic_forms: Default::default(),
         light_queues: false,
         index_enabled: true,

@@ -100,6 +100,17 @@ fn file_failed(op: &'static str, path: &std::path::Path, source: std::io::Error)
 /// Of the queues' extensions, below the store's root.
 pub const EXTENSION_DIR: &str = "consumequeue_ext";
 
+/// Whether queues have extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extensions {
+    /// There are none, and so none is looked for.
+    None,
+    /// Units that an earlier run wrote are read.
+    Read,
+    /// New entries get units, too (`enableConsumeQueueExt`).
+    Write,
+}
+
 /// Where the store lies and how big its files are; the broker's configuration in the store's words.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
@@ -113,10 +124,9 @@ pub struct StoreConfig {
     pub queue_file_bytes: u64,
     /// `mapperFileSizeBatchConsumeQueue`, rounded up to a multiple of 46.
     pub batch_file_bytes: u64,
-    /// `mappedFileSizeConsumeQueueExt`; at least [`extension::EXTENSION_FILE_BYTES_MIN`] where `extended`.
+    /// `mappedFileSizeConsumeQueueExt`; at least [`extension::EXTENSION_FILE_BYTES_MIN`] where units are written.
     pub extension_file_bytes: u64,
-    /// Queues' new entries get units (`enableConsumeQueueExt`). Units that are there are read in any case.
-    pub extended: bool,
+    pub extensions: Extensions,
     /// The kinds of the queues of all topics that exist: recovery builds them so.
     pub topic_forms: HashMap<String, Form>,
     /// Records may be in light queues beside their own (`enableLmq` and `enableMultiDispatch`).
@@ -162,10 +172,11 @@ impl StoreConfig {
     ) -> ConsumeQueue<I> {
         let dir = self.queue_dir(form, topic, queue);
         let made = ConsumeQueue::with_pending(form, io, dir, self.file_bytes_of(form), at, pending);
-        if form == Form::Batch {
+        if form == Form::Batch || self.extensions == Extensions::None {
             return made;
         }
         let dir = self.root.join(EXTENSION_DIR).join(topic).join(queue.to_string());
-        made.extended(extension::Place { dir, file_bytes: self.extension_file_bytes, writes: self.extended })
+        let writes = self.extensions == Extensions::Write;
+        made.extended(extension::Place { dir, file_bytes: self.extension_file_bytes, writes })
     }
 }

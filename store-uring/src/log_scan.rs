@@ -445,7 +445,7 @@ mod tests {
             queue_file_bytes: 200,
             batch_file_bytes: 460,
             extension_file_bytes: 40_000,
-            extended: false,
+            extensions: crate::Extensions::None,
             topic_forms: Default::default(),
             light_queues: false,
             index_enabled: false,

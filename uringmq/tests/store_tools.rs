@@ -418,3 +418,42 @@ fn batch_queues_and_light_queues_are_checked_and_rebuilt() {
     assert_eq!(client.pull(&Pull::at("Batches", 0, 1)).code, 0);
     server.check_healthy("a rebuild with batch queues");
 }
+
+#[test]
+fn units_of_extensions_are_checked_and_a_rebuild_does_without() {
+    let more = "enableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=40960\n";
+    let mut server = Server::start("store-tools-units", &format!("{}{more}", settings()));
+    let mut client = server.client();
+    client.create_topic("Plain", 1);
+    for n in 0..40 {
+        client.sent("Plain", 0, &props(&[("TAGS", if n % 2 == 0 { "even" } else { "odd" })]), b"x");
+    }
+    assert!(server.stop().success());
+    let store = server.store();
+    let (code, faults, report) = check(&store);
+    assert_eq!((code, faults.len()), (0, 0), "{report}");
+    assert_eq!(lines(&tool(&["stat", "--json"], &store))[0]["extension_files"].as_u64(), Some(1));
+    // The third unit, each 20 bytes long: its length, its tags, its store time.
+    let file = store.join("consumequeue_ext/Plain/0/00000000000000000000");
+    let bytes = fs::read(&file).unwrap();
+    let third = format!("consumequeue/Plain/0/{:020}", 0);
+    for at in [40, 40 + 9, 40 + 17] {
+        let mut bad = bytes.clone();
+        bad[at] ^= 0x80;
+        fs::write(&file, bad).unwrap();
+        let (code, faults, report) = check(&store);
+        let place = faults.first().map(|(file, at, _)| (file.clone(), *at));
+        assert_eq!((code, place), (1, Some((third.clone(), 40))), "byte {at}: {report}");
+    }
+    fs::remove_dir_all(store.join("consumequeue_ext")).unwrap();
+    let (code, faults, report) = check(&store);
+    assert!(code == 1 && faults[0].2.contains("where no unit is"), "{report}");
+    let rebuilt = tool(&["rebuild"], &store);
+    assert_eq!(rebuilt.status.code(), Some(0), "{}", text(&rebuilt));
+    assert_eq!(check(&store).0, 0);
+    server.start_again();
+    let mut client = server.client();
+    let odd = client.pull(&Pull { count: 50, ..Pull::at("Plain", 0, 0).of("odd") });
+    assert_eq!(odd.messages.len(), 20);
+    server.check_healthy("a rebuild without units");
+}

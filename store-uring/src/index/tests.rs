@@ -14,7 +14,7 @@ fn config(slots: u32, items: u32) -> StoreConfig {
         queue_file_bytes: 200,
         batch_file_bytes: 460,
         extension_file_bytes: 40_000,
-        extended: false,
+        extensions: crate::Extensions::None,
         topic_forms: Default::default(),
         light_queues: false,
         index_enabled: true,

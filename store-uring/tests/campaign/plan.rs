@@ -2,8 +2,8 @@
 use crate::ONCE_FAILED;
 use std::path::Path;
 use uringmq_proto::names::SCHEDULE_TOPIC;
-use uringmq_store::StoreConfig;
 use uringmq_store::consume_queue::Form;
+use uringmq_store::{Extensions, StoreConfig};
 
 pub const ROOT: &str = "/s";
 /// Topic and number of queues. One is delayed, so that its tag codes depend on store times.
@@ -80,7 +80,7 @@ impl Plan {
             queue_file_bytes: random.pick(&[100, 200, 400]),
             batch_file_bytes: random.pick(&[92, 230, 460]),
             extension_file_bytes,
-            extended,
+            extensions: if extended { Extensions::Write } else { Extensions::None },
             topic_forms: TOPICS.iter().map(|(name, _)| ((*name).to_owned(), form_of(name))).collect(),
             light_queues,
             index_enabled: !random.one_in(8),

@@ -27,7 +27,7 @@ pub fn config() -> StoreConfig {
         queue_file_bytes: 200,
         batch_file_bytes: 460,
         extension_file_bytes: 40_000,
-        extended: false,
+        extensions: uringmq_store::Extensions::None,
         topic_forms: Default::default(),
         light_queues: false,
         index_enabled: true,
