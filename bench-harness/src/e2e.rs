@@ -1,8 +1,9 @@
-//! `bench e2e`: the time from sending a message (or when it should have been sent) to its arrival at a long-polling consumer.
+//! `bench e2e`: the time from sending a message (or when it should have been sent) to its arrival at a long-polling consumer; of timers, from
+//! when a message is due.
 //!
 //! Producer and consumer are one process, so one clock. Messages of other runs in the topic are passed over.
 use crate::error::BenchError;
-use crate::load::{Load, STAMP_BYTES};
+use crate::load::{Kind, Load, Plan, STAMP_BYTES};
 use crate::peer::{Caller, PullAsk};
 use crate::pull::{Drain, drain_all};
 use crate::report::{Report, Tally};
@@ -29,6 +30,9 @@ pub(crate) struct E2eArgs {
     /// Consumers of each queue, as so many groups would have; each message must reach all of them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     groups: u32,
+    /// The messages are timers, due so many ms after each was made; latency counts from then
+    #[arg(long, default_value_t = 0, conflicts_with = "batch")]
+    timer_ms: u32,
     /// Meanwhile, in each round, another consumer reads this topic (of as many queues) from its first message on
     #[arg(long)]
     replay: Option<String>,
@@ -75,6 +79,8 @@ async fn replay(broker: SocketAddr, topic: String, queues: u32) -> Result<(Tally
 struct Arrivals {
     run: u64,
     load: Rc<Load>,
+    /// From making a message to when it is due.
+    waits: Duration,
     tally: RefCell<Tally>,
     arrived: Cell<u64>,
     failed: RefCell<Option<BenchError>>,
@@ -82,10 +88,14 @@ struct Arrivals {
 
 async fn round(broker: SocketAddr, caller: &Caller, args: &E2eArgs, report: &Report) -> Result<Tally, BenchError> {
     let run = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-    let load = Load::new(args.shape.plan(&args.target, &args.timing, Some(run)));
+    let plan = args.shape.plan(&args.target, &args.timing, Some(run));
+    let kind = if args.timer_ms > 0 { Kind::Timed(args.timer_ms) } else { plan.kind };
+    let load = Load::new(Plan { kind, ..plan });
+    let waits = Duration::from_millis(u64::from(args.timer_ms));
     let arrivals = Rc::new(Arrivals {
         run,
         load: load.clone(),
+        waits,
         tally: RefCell::default(),
         arrived: Cell::new(0),
         failed: RefCell::default(),
@@ -109,7 +119,7 @@ async fn round(broker: SocketAddr, caller: &Caller, args: &E2eArgs, report: &Rep
         }
     }
     load.run(broker, args.target.conns, |phase, over| report.progress(phase, &arrivals.tally.borrow(), over)).await?;
-    let deadline = Instant::now() + ARRIVAL_MAX;
+    let deadline = Instant::now() + ARRIVAL_MAX + waits;
     let expected = || load.acknowledged() * u64::from(args.groups);
     while arrivals.arrived.get() < expected() && Instant::now() < deadline && arrivals.failed.borrow().is_none() {
         Timer::new(Duration::from_millis(5)).await;
@@ -148,7 +158,11 @@ async fn consume(
                 record.map_err(|why| BenchError::Wrong(format!("queue {queue}, from offset {offset}: {why}")))?;
             let Some(intended) = intended(record.body, arrivals.run) else { continue };
             arrivals.arrived.set(arrivals.arrived.get() + 1);
-            if arrivals.load.is_measured(intended) {
+            if now < intended {
+                let (offset, early) = (record.queue_offset, Duration::from_nanos(intended - now));
+                return Err(BenchError::Wrong(format!("queue {queue}, offset {offset}: early by {early:?}")));
+            }
+            if arrivals.load.is_measured(intended.saturating_sub(arrivals.waits.as_nanos() as u64)) {
                 let mut tally = arrivals.tally.borrow_mut();
                 tally.took(now.saturating_sub(intended));
                 tally.msgs += 1;

@@ -9,7 +9,7 @@ use glommio::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use uringmq_proto::command::Command;
 use uringmq_proto::message::{BatchItem, UniqKeys, prop, push_batch_item, push_property};
 use uringmq_remoting::Service;
@@ -21,7 +21,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// The open loop stops adding (and catches up later) above this many requests without answers.
 const UNANSWERED_MAX: u64 = 500_000;
 const WATCH_EVERY: Duration = Duration::from_millis(250);
-/// Run id and intended send time, in front of a stamped body.
+/// Run id and intended send time (of a timed message: when it is due), in front of a stamped body.
 pub(crate) const STAMP_BYTES: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +37,8 @@ pub(crate) enum Kind {
     Plain,
     /// By this level.
     Delayed(u32),
+    /// By the clock: so many ms after it was made.
+    Timed(u32),
     /// A half message, then its commit.
     Transactional,
 }
@@ -104,6 +106,13 @@ impl Load {
     /// Nanoseconds since sending started.
     pub(crate) fn now(&self) -> u64 {
         self.started.get().elapsed().as_nanos() as u64
+    }
+
+    /// When a message that is made now and waits so long is due: nanoseconds since sending started, and ms of the wall clock.
+    fn due(&self, delay_ms: u32) -> (u64, u64) {
+        let wall_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        let deliver_ms = wall_ns / 1_000_000 + u64::from(delay_ms);
+        ((self.now() + deliver_ms * 1_000_000).saturating_sub(wall_ns), deliver_ms)
     }
 
     /// Whether a moment belongs to the measured part.
@@ -255,9 +264,13 @@ impl Lane {
                 &many[(mix(making.turn) % many.len() as u64) as usize]
             }
         };
+        let (moment, deliver_ms) = match load.plan.kind {
+            Kind::Timed(delay_ms) => load.due(delay_ms),
+            _ => (intended, 0),
+        };
         if let Some(run) = load.plan.stamp {
             making.body[..8].copy_from_slice(&run.to_be_bytes());
-            making.body[8..STAMP_BYTES].copy_from_slice(&intended.to_be_bytes());
+            making.body[8..STAMP_BYTES].copy_from_slice(&moment.to_be_bytes());
         }
         let batch = load.plan.batch > 1;
         making.batch.clear();
@@ -270,6 +283,9 @@ impl Lane {
             match load.plan.kind {
                 Kind::Plain => {}
                 Kind::Delayed(level) => push_property(&mut making.properties, prop::DELAY, &level.to_string()),
+                Kind::Timed(_) => {
+                    push_property(&mut making.properties, prop::TIMER_DELIVER_MS, &deliver_ms.to_string())
+                }
                 Kind::Transactional => Half::mark(&mut making.properties),
             }
             if batch {

@@ -52,6 +52,9 @@ struct KindArgs {
     /// Delay level of the messages
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=18))]
     delay_level: u32,
+    /// The messages are timers, due so many ms after each was made
+    #[arg(long, default_value_t = 0, conflicts_with_all = ["delay_level", "batch", "transactional"])]
+    timer_ms: u32,
     /// Each message is a transaction: a half message, and when that is acknowledged its commit; latency until that is answered
     #[arg(long, conflicts_with_all = ["batch", "delay_level"])]
     transactional: bool,
@@ -60,6 +63,7 @@ struct KindArgs {
 impl KindArgs {
     fn kind(&self) -> Kind {
         match self.delay_level {
+            0 if self.timer_ms > 0 => Kind::Timed(self.timer_ms),
             0 if self.transactional => Kind::Transactional,
             0 => Kind::Plain,
             level => Kind::Delayed(level),
