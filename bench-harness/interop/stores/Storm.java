@@ -15,12 +15,14 @@ import java.util.Random;
 import java.util.Set;
 import java.util.TreeMap;
 import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.message.MessageRequestMode;
+import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * A producer and two consumers of every kind, in processes of their own, under kill -9 of the broker and of each of them: all that was
- * acknowledged is consumed, nothing is consumed that was never sent or was rolled back, orderly consumers skip nothing, delays are never
- * early. {@code ../run-storm} builds and starts this.
+ * acknowledged is consumed, nothing is consumed that was never sent or was rolled back, orderly consumers and those of light queues skip
+ * nothing, delays are never early, and what is stored or given twice is so by a kill. {@code ../run-storm} builds and starts this.
  */
 public final class Storm {
     static final int QUEUES = 4;
@@ -28,11 +30,28 @@ public final class Storm {
     private static final int SETTLE_SECONDS = 180;
 
     enum Kind {
-        ORDERLY, PLAIN, TRANSACTION, LEVEL, TIMER;
+        ORDERLY, PLAIN, TRANSACTION, LEVEL, TIMER, LIGHT, POP;
 
         String topic() {
             return "storm-" + name().toLowerCase(Locale.ROOT);
         }
+    }
+
+    static final int POP_INVISIBLE_MILLIS = 6000;
+    /** What a broker that is killed may not have saved yet of its delays, timers and ended halves: their saves' periods, and the time of a save. */
+    private static final long UNSAVED_MILLIS = 3000;
+
+    static String light(int number) {
+        return "%LMQ%storm-" + number;
+    }
+
+    /** The light queues that a message is in, too; each is the matter of one receiver. */
+    static List<Integer> lightsOf(int n) {
+        return switch (n / Kind.values().length % 3) {
+            case 0 -> List.of(1);
+            case 1 -> List.of(2);
+            default -> List.of(1, 2);
+        };
     }
 
     /** What becomes of a transaction. */
@@ -40,7 +59,10 @@ public final class Storm {
         return n / Kind.values().length % 5 < 3;
     }
 
-    private record Got(int n, int queue, long offset, long nanos, long lateMillis) {}
+    /** {@code nanos}: when it was consumed; {@code stored} and {@code due} by the wall clock; of a popped one, when its invisible time is over. */
+    private record Got(int n, int queue, long offset, long nanos, long lateMillis, int reconsumed, long stored, long due) {}
+
+    private record Kill(String victim, long nanos, long millis) {}
 
     private final Path work;
     private final Broker.Programs programs;
@@ -50,6 +72,7 @@ public final class Storm {
     private final Random random;
     private final Map<String, Broker> running = new TreeMap<>();
     private final Map<String, Integer> kills = new TreeMap<>();
+    private final List<Kill> killed = new ArrayList<>();
 
     private Storm(String[] args) throws IOException {
         programs = new Broker.Programs(Path.of(args[0]), Path.of(args[1]), ProcessHandle.current().info().command().orElse("java"));
@@ -89,6 +112,7 @@ public final class Storm {
         while (System.nanoTime() < end) {
             Thread.sleep(1000 + random.nextInt(4000));
             String victim = random.nextInt(2) == 0 ? victims.get(0) : victims.get(1 + random.nextInt(victims.size() - 1));
+            killed.add(new Kill(victim, System.nanoTime(), System.currentTimeMillis()));
             running.get(victim).kill();
             kills.merge(victim, 1, Integer::sum);
             Thread.sleep(random.nextInt(1500));
@@ -109,7 +133,7 @@ public final class Storm {
         }
         running.put(name, Broker.spawn(List.of(programs.java(), "-Xmx160m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
             "-Drocketmq.client.logRoot=" + work.resolve("client-logs"), "-cp", System.getProperty("java.class.path"), "stores.StormClient",
-            name.split("-")[0], nameServer, name, work.resolve(name + ".lines").toString(), work.resolve("enough").toString()), log, null));
+            name.split("-")[0], nameServer, name, work.resolve(name + ".lines").toString(), work.resolve("enough").toString(), "127.0.0.1:" + port), log, null));
     }
 
     private String conf() {
@@ -118,6 +142,7 @@ public final class Storm {
             "maxHashSlotNum=10000", "maxIndexNum=40000", "warmAheadBytes=0", "cleanFileForciblyEnable=false", "shards=" + shards,
             "messageDelayLevel=1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s", "transactionTimeOut=2000",
             "transactionCheckInterval=1000", "flushConsumerOffsetInterval=500", "flushDelayOffsetInterval=500",
+            "enableLmq=true", "enableMultiDispatch=true", "transactionOpBatchInterval=500", "timerFlushIntervalMs=1000",
             "registerNameServerPeriod=10000", "");
     }
 
@@ -129,6 +154,11 @@ public final class Storm {
         for (Kind kind : Kind.values()) {
             admin.createAndUpdateTopicConfig("127.0.0.1:" + port, new TopicConfig(kind.topic(), QUEUES, QUEUES));
         }
+        SubscriptionGroupConfig group = new SubscriptionGroupConfig();
+        group.setGroupName("storm-" + Kind.POP);
+        group.setRetryMaxTimes(100);
+        admin.createAndUpdateSubscriptionGroupConfig("127.0.0.1:" + port, group);
+        admin.setMessageRequestMode("127.0.0.1:" + port, Kind.POP.topic(), group.getGroupName(), MessageRequestMode.POP, 0, 10_000);
         admin.shutdown();
     }
 
@@ -152,8 +182,9 @@ public final class Storm {
     private List<Got> got(Kind kind) throws IOException {
         List<Got> all = new ArrayList<>();
         for (String[] words : lines("receiver", "got")) {
-            if (words.length == 7 && words[1].equals(kind.name())) { // the last line of a killed process may be cut
-                all.add(new Got(Integer.parseInt(words[2]), Integer.parseInt(words[3]), Long.parseLong(words[4]), Long.parseLong(words[5]), Long.parseLong(words[6])));
+            if (words.length == 10 && words[1].equals(kind.name())) { // the last line of a killed process may be cut
+                all.add(new Got(Integer.parseInt(words[2]), Integer.parseInt(words[3]), Long.parseLong(words[4]), Long.parseLong(words[5]),
+                    Long.parseLong(words[6]), Integer.parseInt(words[7]), Long.parseLong(words[8]), Long.parseLong(words[9])));
             }
         }
         return all;
@@ -165,7 +196,14 @@ public final class Storm {
             if (kind == Kind.TRANSACTION) {
                 wanted.removeIf(n -> !isCommitted(n));
             }
-            got(kind).forEach(got -> wanted.remove(got.n));
+            Map<Integer, Set<Integer>> lights = new HashMap<>();
+            for (Got got : got(kind)) {
+                Set<Integer> of = lights.computeIfAbsent(got.n, any -> new HashSet<>());
+                of.add(got.queue);
+                if (kind != Kind.LIGHT || of.containsAll(lightsOf(got.n))) {
+                    wanted.remove(got.n);
+                }
+            }
             return wanted;
         } catch (IOException e) {
             throw new IllegalStateException(e);
@@ -197,15 +235,75 @@ public final class Storm {
             checks.check(kind.topic(), "never early", () -> {
                 List<Long> late = got(kind).stream().map(Got::lateMillis).sorted().toList();
                 Checks.that(late.get(0) >= 0, () -> "early by " + -late.get(0) + " ms");
+                got(kind).forEach(got -> Checks.that(got.stored >= got.due, () -> got.n + " was stored at " + got.stored + ", due at " + got.due));
                 return "late by " + late.get(late.size() / 2) + " ms in the middle, " + late.get(late.size() - 1) + " at most, kills included";
             });
         }
-        checks.check("storm-orderly", "nothing is skipped", this::order);
+        checks.check("storm-orderly", "nothing is skipped", () -> order(Kind.ORDERLY));
+        checks.check("storm-light", "nothing is skipped", () -> order(Kind.LIGHT));
+        checks.check("storm-light", "in the light queues that it names", () -> {
+            List<Got> got = got(Kind.LIGHT);
+            got.forEach(one -> Checks.that(lightsOf(one.n).contains(one.queue), () -> one.n + " in light queue " + one.queue));
+            return got.size() + " deliveries";
+        });
+        for (Kind kind : List.of(Kind.ORDERLY, Kind.PLAIN, Kind.LEVEL, Kind.TIMER, Kind.TRANSACTION, Kind.LIGHT)) {
+            checks.check(kind.topic(), "stored twice by a kill only", () -> copies(kind));
+        }
+        checks.check(Kind.POP.topic(), "given again by a kill only", this::popped);
+    }
+
+    /**
+     * A message is stored once; one that comes by a delay, a timer or a commit is stored again when the broker was killed before it had saved
+     * that the first copy was stored.
+     */
+    private String copies(Kind kind) throws IOException {
+        Map<Integer, TreeMap<Long, Long>> stored = new HashMap<>(); // by place: a light queue has the same message again
+        for (Got got : got(kind)) {
+            if (got.reconsumed == 0) {
+                stored.computeIfAbsent(got.n, any -> new TreeMap<>()).put(got.offset * 100 + got.queue, got.stored);
+            }
+        }
+        int again = 0;
+        for (Map.Entry<Integer, TreeMap<Long, Long>> message : stored.entrySet()) {
+            List<Long> times = message.getValue().values().stream().sorted().toList();
+            int once = kind == Kind.LIGHT ? lightsOf(message.getKey()).size() : 1;
+            for (int i = once; i < times.size(); i++) {
+                long first = times.get(i - 1);
+                long second = times.get(i);
+                boolean may = List.of(Kind.LEVEL, Kind.TIMER, Kind.TRANSACTION).contains(kind);
+                boolean explained = may && killed.stream().anyMatch(kill -> kill.victim.equals("broker") && kill.millis >= first
+                    && kill.millis <= second && kill.millis - first <= UNSAVED_MILLIS);
+                Checks.that(explained, () -> message.getKey() + " was stored at " + times + ", and no kill explains it");
+                again++;
+            }
+        }
+        return stored.size() + " messages, " + again + " stored again";
+    }
+
+    /** Whoever popped a message has it alone until its invisible time is over, and it comes again only when an acknowledgement was lost. */
+    private String popped() throws IOException {
+        Map<Integer, List<Got>> given = new HashMap<>();
+        got(Kind.POP).forEach(got -> given.computeIfAbsent(got.n, any -> new ArrayList<>()).add(got));
+        int again = 0;
+        for (List<Got> times : given.values()) {
+            times.sort(Comparator.comparingLong(Got::nanos));
+            for (int i = 1; i < times.size(); i++) {
+                Got first = times.get(i - 1);
+                Got second = times.get(i);
+                long apart = second.due - POP_INVISIBLE_MILLIS - first.due;
+                Checks.that(apart >= 0, () -> first.n + " was popped again " + -apart + " ms before its time: " + times);
+                boolean lost = killed.stream().anyMatch(kill -> !kill.victim.equals("sender") && kill.nanos <= second.nanos
+                    && kill.nanos >= first.nanos - POP_INVISIBLE_MILLIS * 1_000_000L);
+                Checks.that(lost, () -> first.n + " was given again, and no kill explains it: " + times);
+                again++;
+            }
+        }
+        return given.size() + " messages, " + again + " given again";
     }
 
     /** In the order of their deliveries, each is the next one, or one that was delivered before; and the numbers rise with the offsets. */
-    private String order() throws IOException {
-        List<Got> all = got(Kind.ORDERLY);
+    private String order(Kind kind) throws IOException {
+        List<Got> all = got(kind);
         all.sort(Comparator.comparingLong(Got::nanos));
         Map<Integer, Long> next = new HashMap<>();
         Map<Integer, TreeMap<Long, Integer>> stored = new HashMap<>();

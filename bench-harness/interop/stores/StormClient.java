@@ -23,6 +23,7 @@ import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
@@ -37,22 +38,24 @@ public final class StormClient {
 
     private final String nameServer;
     private final String name;
+    private final String broker;
     private final FileChannel lines;
 
-    private StormClient(String nameServer, String name, Path file) throws IOException {
+    private StormClient(String nameServer, String broker, String name, Path file) throws IOException {
+        this.broker = broker;
         this.nameServer = nameServer;
         this.name = name;
         lines = FileChannel.open(file, StandardOpenOption.CREATE, StandardOpenOption.APPEND);
     }
 
-    /** sender|receiver NAMESERVER NAME FILE, and for the sender the file that ends its sending. */
+    /** sender|receiver NAMESERVER NAME FILE, for the sender the file that ends its sending, BROKER. */
     public static void main(String[] args) throws Exception {
         System.setProperty("rocketmq.client.logUseSlf4j", "true");
         Path file = Path.of(args[3]);
         if (args[0].equals("sender")) {
-            new StormClient(args[1], args[2], file).send(next(file), Path.of(args[4]));
+            new StormClient(args[1], args[5], args[2], file).send(next(file), Path.of(args[4]));
         } else {
-            new StormClient(args[1], args[2], file).receive();
+            new StormClient(args[1], args[5], args[2], file).receive();
         }
     }
 
@@ -119,6 +122,7 @@ public final class StormClient {
                 message.setDeliverTimeMs(due);
                 message.putUserProperty("due", Long.toString(due));
             }
+            case LIGHT -> MessageAccessor.putProperty(message, "INNER_MULTI_DISPATCH", String.join(",", Storm.lightsOf(n).stream().map(Storm::light).toList()));
             default -> { }
         }
         return producer.send(message, (queues, all, id) -> queues.get((int) id % queues.size()), queue);
@@ -146,7 +150,14 @@ public final class StormClient {
     }
 
     private void receive() throws Exception {
+        int light = Integer.parseInt(name.split("-")[1]);
+        Thread reader = new Thread(() -> readLight(light), "light");
+        reader.setDaemon(true);
+        reader.start();
         for (Storm.Kind kind : Storm.Kind.values()) {
+            if (kind == Storm.Kind.LIGHT) {
+                continue; // by hand
+            }
             DefaultMQPushConsumer consumer = configure(new DefaultMQPushConsumer("storm-" + kind));
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
             consumer.setPersistConsumerOffsetInterval(500);
@@ -154,6 +165,10 @@ public final class StormClient {
             consumer.setConsumeThreadMax(2);
             consumer.setMaxReconsumeTimes(100);
             consumer.subscribe(kind.topic(), "*");
+            if (kind == Storm.Kind.POP) {
+                consumer.setClientRebalance(false);
+                consumer.setPopInvisibleTime(Storm.POP_INVISIBLE_MILLIS);
+            }
             if (kind == Storm.Kind.ORDERLY) {
                 consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                     messages.forEach(message -> got(kind, message));
@@ -162,7 +177,7 @@ public final class StormClient {
             } else {
                 consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                     messages.forEach(message -> got(kind, message));
-                    boolean back = messages.get(0).getReconsumeTimes() == 0 && number(messages.get(0)) % 97 == 0;
+                    boolean back = kind != Storm.Kind.POP && messages.get(0).getReconsumeTimes() == 0 && number(messages.get(0)) % 97 == 0;
                     return back ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
                 });
             }
@@ -171,10 +186,39 @@ public final class StormClient {
         Thread.sleep(Long.MAX_VALUE);
     }
 
-    /** One clock for all processes of a machine. */
+    /**
+     * Consumes one light queue in the way of a gateway: by pulls of its own, with its offset kept by the broker. What was consumed is noted
+     * before the offset says so.
+     */
+    private void readLight(int light) {
+        String topic = Storm.light(light);
+        while (true) {
+            try (Wire wire = new Wire(broker)) {
+                long at = wire.committedOr(topic, topic, 0, 0);
+                while (true) {
+                    for (MessageExt message : wire.light(topic, at)) {
+                        got(Storm.Kind.LIGHT, message, light, at++);
+                    }
+                    wire.commit(topic, topic, 0, at);
+                    LockSupport.parkNanos(20_000_000);
+                }
+            } catch (Exception | AssertionError e) { // the broker is away: its offset tells where to go on
+                LockSupport.parkNanos(200_000_000);
+            }
+        }
+    }
+
     private void got(Storm.Kind kind, MessageExt message) {
-        String due = message.getUserProperty("due");
+        got(kind, message, message.getQueueId(), message.getQueueOffset());
+    }
+
+    /** One clock for all processes of a machine. */
+    private void got(Storm.Kind kind, MessageExt message, int queue, long offset) {
+        String handle = message.getProperty("POP_CK");
+        String[] parts = handle == null ? null : handle.split(" "); // first offset, time of the pop, invisible time, ...
+        String due = parts == null ? message.getUserProperty("due") : Long.toString(Long.parseLong(parts[1]) + Long.parseLong(parts[2]));
         long late = due == null ? 0 : System.currentTimeMillis() - Long.parseLong(due);
-        note("got " + kind + " " + number(message) + " " + message.getQueueId() + " " + message.getQueueOffset() + " " + System.nanoTime() + " " + late);
+        note("got " + kind + " " + number(message) + " " + queue + " " + offset + " " + System.nanoTime() + " " + late
+            + " " + message.getReconsumeTimes() + " " + message.getStoreTimestamp() + " " + (due == null ? 0 : due));
     }
 }

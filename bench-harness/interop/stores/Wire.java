@@ -94,6 +94,31 @@ final class Wire implements AutoCloseable {
             "setZeroIfNotFound", false);
     }
 
+    /** The offset that the broker keeps of a group, or this where it has none. */
+    long committedOr(String group, String topic, int queue, long none) throws Exception {
+        RemotingCommand answer = ask(broker, RequestCode.QUERY_CONSUMER_OFFSET, "consumerGroup", group, "topic", topic, "queueId", queue,
+            "setZeroIfNotFound", false);
+        return switch (answer.getCode()) {
+            case ResponseCode.SUCCESS -> Long.parseLong(answer.getExtFields().get("offset"));
+            case ResponseCode.QUERY_NOT_FOUND -> none;
+            default -> throw new AssertionError("offset of " + group + ": " + answer.getCode() + " " + answer.getRemark());
+        };
+    }
+
+    /** Some messages of a light queue from an offset on, which are its next ones in order; none at its end. */
+    List<MessageExt> light(String queue, long at) throws Exception {
+        RemotingCommand answer = ask(broker, RequestCode.PULL_MESSAGE, "consumerGroup", queue, "topic", queue, "queueId", 0,
+            "queueOffset", at, "maxMsgNums", 32, "sysFlag", 4, "commitOffset", 0, "suspendTimeoutMillis", 0,
+            "subscription", "*", "subVersion", 0, "expressionType", "TAG");
+        if (answer.getCode() == ResponseCode.PULL_NOT_FOUND) {
+            return List.of();
+        }
+        if (answer.getCode() != ResponseCode.SUCCESS) {
+            throw new AssertionError("pull of " + queue + " at " + at + ": " + answer.getCode() + " " + answer.getRemark());
+        }
+        return split(answer.getBody()).stream().map(Wire::decode).toList();
+    }
+
     /** Whether the broker has a handler for the code: it is asked with no field at all. */
     boolean knows(int code) throws Exception {
         return ask(broker, code).getCode() != ResponseCode.REQUEST_CODE_NOT_SUPPORTED;
