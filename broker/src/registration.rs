@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
-use uringmq_proto::body::route::TopicRouteData;
+use uringmq_proto::body::route::{ClusterInfo, TopicRouteData};
 use uringmq_proto::body::stats::KvTable;
 use uringmq_proto::body::topic::DataVersion;
 use uringmq_proto::codes::{request, response};
@@ -38,6 +38,8 @@ const PERIOD_MAX_MS: u64 = 60_000;
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// How long a route from a NameServer is good.
 const ROUTE_LIFE: Duration = Duration::from_secs(30);
+/// And the addresses of the cluster's brokers.
+const CLUSTER_LIFE: Duration = Duration::from_secs(5);
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A topic's route as it was asked for last, and when; `None` when there was none.
@@ -54,6 +56,7 @@ pub struct Registration {
     /// Of a slave: its master, as a NameServer said when this broker registered there last.
     master: RefCell<Option<Master>>,
     routes: RefCell<HashMap<String, RouteSeen>>,
+    cluster: RefCell<Option<(Instant, ClusterInfo)>>,
 }
 
 /// Where a slave finds its master.
@@ -109,6 +112,20 @@ impl Registration {
     pub fn up(&self) -> (usize, usize) {
         let servers = self.servers.borrow();
         (servers.iter().filter(|server| server.health.get() == Health::Up).count(), servers.len())
+    }
+
+    /// Where the master of that name is, as a NameServer said in the last few seconds. `None` when none answers, or knows it.
+    pub async fn master_of(&self, broker: &str) -> Option<String> {
+        let fresh = self.cluster.borrow().as_ref().is_some_and(|(at, _)| at.elapsed() < CLUSTER_LIFE);
+        if !fresh {
+            let conn = self.servers.borrow().iter().find_map(|server| server.open_conn())?;
+            let answer = conn.call(request::GET_BROKER_CLUSTER_INFO, &[], &[], ROUTE_TIMEOUT).await.ok()?;
+            let cluster = fastjson::from_slice(&answer.body).ok()?;
+            *self.cluster.borrow_mut() = Some((Instant::now(), cluster));
+        }
+        let cluster = self.cluster.borrow();
+        let (_, cluster) = cluster.as_ref()?;
+        cluster.broker_addr_table.get(broker)?.broker_addrs.get(&0).cloned()
     }
 
     /// The route of a topic as a NameServer knows it, at most 30 s old. `None` when none answers, or it has no such route.

@@ -170,7 +170,6 @@ pub const ACCEPTED: &[(&str, &str)] = &[
     ("flushIntervalConsumeQueue", "1000"),
     ("flushLeastPagesWhenWarmMapedFile", "4096"),
     ("forceVerifyPropCRC", "false"),
-    ("forwardTimeout", "3000"),
     ("haFlowControlEnable", "false"),
     ("haMaxTimeSlaveNotCatchup", "15000"),
     ("heartbeatThreadPoolQueueCapacity", "50000"),

@@ -204,6 +204,8 @@ config_keys! {
     "transactionOpMsgMaxSize" => transaction_op_bytes: usize = 4_096, AtOnce;
 
     // -- registration
+    /// How long another broker may take to answer for its part of a static topic's queue.
+    "forwardTimeout" => forward_timeout_ms: u64 = 3_000, AtOnce;
     /// Clamped to 10 to 60 s where it is used.
     "registerNameServerPeriod" => register_period_ms: u64 = 30_000, Restart;
     "registerBrokerTimeoutMills" => register_timeout_ms: u64 = 24_000, AtOnce;

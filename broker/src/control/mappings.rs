@@ -36,14 +36,24 @@ pub struct Place {
     pub delta: i64,
 }
 
+/// A physical queue that a logical one is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// `None`: this one.
+    pub broker: Option<String>,
+    pub place: Place,
+    /// Behind its last message, as a logical offset; `None` while it grows.
+    pub end: Option<i64>,
+}
+
 /// Where an offset of a logical queue is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     Here(Place),
     /// Between two of its queues: nothing is there; it goes on at this offset.
     Behind(i64),
-    /// With this broker.
-    Elsewhere(String),
+    /// With another broker.
+    Elsewhere(Part),
 }
 
 /// One topic's, as every shard sees it.
@@ -72,15 +82,15 @@ impl Mapping {
         self.queues.iter().filter_map(|(queue, items)| Some((*queue, self.place(items.last()?)?)))
     }
 
-    /// Where a logical queue begins.
-    pub fn first(&self, queue: i32) -> Option<Place> {
-        self.place(self.queues.get(&queue)?.first()?)
+    fn part(&self, item: &LogicQueueMappingItem) -> Option<Part> {
+        let place = Place { queue: u32::try_from(item.queue_id).ok()?, delta: item.delta() };
+        let broker = (item.bname != self.broker).then(|| item.bname.clone());
+        Some(Part { broker, place, end: item.end() })
     }
 
-    /// All places of a logical queue that are here, the newest first.
-    pub fn places(&self, queue: i32) -> impl Iterator<Item = Place> {
-        let items = self.queues.get(&queue).into_iter().flatten();
-        items.rev().filter_map(|item| self.place(item))
+    /// What a logical queue is made of, the oldest first.
+    pub fn parts(&self, queue: i32) -> impl DoubleEndedIterator<Item = Part> {
+        self.queues.get(&queue).into_iter().flatten().filter_map(|item| self.part(item))
     }
 
     /// Where an offset of a logical queue is; `None` when there is no such queue.
@@ -95,7 +105,7 @@ impl Mapping {
         }
         Some(match self.place(item) {
             Some(place) => Found::Here(place),
-            None => Found::Elsewhere(item.bname.clone()),
+            None => Found::Elsewhere(self.part(item)?),
         })
     }
 }
@@ -258,10 +268,14 @@ mod tests {
         let table = mappings.snapshot("a");
         let mapping = &table["T"];
         assert_eq!(mapping.leader(0), Some(Place { queue: 2, delta: 1000 }));
-        assert_eq!((mapping.leader(1), mapping.leader(2), mapping.first(0)), (None, None, None));
-        assert_eq!(mapping.places(0).map(|place| place.queue).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!((mapping.leader(1), mapping.leader(2)), (None, None));
+        let theirs = Part { broker: Some("b".into()), place: Place { queue: 4, delta: 0 }, end: Some(10) };
+        let parts: Vec<Part> = mapping.parts(0).collect();
+        assert_eq!(parts[0], theirs);
+        let ours: Vec<_> = parts[1..].iter().map(|part| (part.broker.clone(), part.place.queue, part.end)).collect();
+        assert_eq!(ours, [(None, 1, Some(120)), (None, 2, None)]);
         assert_eq!(mapping.led().map(|(queue, _)| queue).collect::<Vec<_>>(), [0]);
-        let elsewhere = || Some(Found::Elsewhere("b".into()));
+        let elsewhere = || Some(Found::Elsewhere(theirs.clone()));
         let second = Some(Found::Here(Place { queue: 1, delta: 93 }));
         for (offset, want) in [
             (-1, elsewhere()),

@@ -9,6 +9,7 @@ pub mod locks;
 pub mod making;
 pub mod mappings;
 pub mod modes;
+pub mod peers;
 pub mod persist;
 pub mod progress;
 pub mod topics;
@@ -31,6 +32,7 @@ use locks::Locks;
 use making::{Deletions, Making};
 use mappings::Mappings;
 use modes::Modes;
+use peers::Peers;
 use persist::{OffsetsFile, Saver};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -78,6 +80,7 @@ pub struct Control {
     /// Groups' own thresholds of cold reads.
     pub cold: RefCell<Thresholds>,
     pub registration: Registration,
+    pub peers: Peers,
     pub making: Making,
     pub deletions: Rc<Deletions>,
     /// Of whoever notes deleted topics.
@@ -135,6 +138,7 @@ impl Control {
             filters_bell: Event::default(),
             cold: RefCell::default(),
             registration: Registration::default(),
+            peers: Peers::default(),
             making: Making::default(),
             deletions: Rc::default(),
             deleted_turn: Turn::default(),
@@ -434,6 +438,7 @@ pub async fn start(shard: &Rc<Shard>) {
 /// Tells the NameServers that the broker leaves and registers no more. Bounded in time.
 pub async fn unregister(shard: &Rc<Shard>) {
     shard.control().stopping.set(true);
+    shard.control().peers.close();
     registration::stop(shard).await;
 }
 

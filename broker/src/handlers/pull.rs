@@ -21,7 +21,11 @@ use uringmq_proto::types::QueueKey;
 pub fn pull_message(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError> {
     let mut h = PullMessage::decode(req.cmd)?;
     let place = match static_topic::for_pull(shard, req.cmd, (h.topic, h.queue_id, h.queue_offset)) {
-        Ok(place) => place,
+        Ok(static_topic::PullPlace::Here(place)) => place,
+        Ok(static_topic::PullPlace::Elsewhere(part)) => {
+            static_topic::forward_pull(shard, req, part, &h);
+            return Ok(Answer::Later);
+        }
         Err(response) => return Ok(Answer::Now(response)),
     };
     if let Some(place) = place {

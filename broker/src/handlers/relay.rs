@@ -76,7 +76,7 @@ fn owned(ext: Vec<(&'static str, Value<'_>)>) -> Vec<(&'static str, Value<'stati
 }
 
 /// The client's answer for the asker, unchanged.
-fn passed_on(answer: OwnedCommand) -> Response {
+pub fn passed_on(answer: OwnedCommand) -> Response {
     let ext = answer.ext.into_iter().map(|(key, value)| (key.into(), Value::from(value))).collect();
     Response { code: answer.code, remark: answer.remark.map(Into::into), ext, body: answer.body }
 }

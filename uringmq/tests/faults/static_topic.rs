@@ -1,5 +1,5 @@
-//! Static topics: a logical queue made of several physical ones, over kill -9, from any of four shards; what another broker has is refused.
-use crate::common::{Client, Pull, Server};
+//! Static topics: a logical queue made of several physical ones, over kill -9, from any of four shards; what another broker has is asked of it.
+use crate::common::{Client, Pair, Pull, Server, now_ms};
 
 const NOT_LEADER: i32 = 501;
 const OFFSET_MOVED: i32 = 21;
@@ -119,4 +119,63 @@ fn static_topics_survive_kill_9_on_one_shard() {
 #[test]
 fn static_topics_survive_kill_9_on_four_shards() {
     survives(4);
+}
+
+/// A queue that moved from one broker to another: who leads it now answers for all of it.
+#[test]
+fn an_older_part_is_asked_of_the_broker_that_has_it() {
+    let mut pair = Pair::new("static-two", "flushConsumerOffsetInterval=100", "");
+    pair.slave.set("brokerRole=SLAVE\nbrokerId=1\nslaveReadEnable=true", "");
+    for (node, name) in [(&mut pair.master, "broker-a"), (&mut pair.slave, "broker-b")] {
+        node.set("brokerName=pair", &format!("brokerName={name}"));
+        node.start();
+    }
+    let (mut a, mut b) = (pair.master.client(), pair.slave.client());
+    (a.must_succeed, b.must_succeed) = (false, false);
+    let topic = "moved";
+    assert_eq!(create(&mut a, topic, 1, &[&[("broker-a", 3, 0, -1)]]), 0);
+    for n in 0..5 {
+        assert_eq!(a.sent(topic, 0, "", format!("old{n}").as_bytes()).queue_offset, n);
+    }
+    assert_eq!(pull(&mut a, topic, 0).2.len(), 5);
+    assert_eq!(a.commit(GROUP, topic, 0, 3).code, 0);
+    let moved_ms = now_ms() + 1;
+    let moved: &[&[(&str, i32, i64, i64)]] = &[&[("broker-a", 3, 0, 5), ("broker-b", 1, 100, -1)]];
+    assert_eq!((create(&mut a, topic, 2, moved), create(&mut b, topic, 2, moved)), (0, 0));
+    while now_ms() <= moved_ms {
+        std::thread::yield_now();
+    }
+    assert_eq!(a.send(topic, 0, "", b"x").code, NOT_LEADER);
+    for n in 100..103 {
+        assert_eq!(b.sent(topic, 0, "", format!("new{n}").as_bytes()).queue_offset, n);
+    }
+    let old: Vec<String> = (0..5).map(|n| format!("old{n}")).collect();
+    let new: Vec<String> = (100..103).map(|n| format!("new{n}")).collect();
+    for round in 0..2 {
+        assert_eq!(pull(&mut b, topic, 0), (0, 5, old.clone()), "round {round}");
+        assert_eq!(pull(&mut b, topic, 3), (0, 5, old[3..].to_vec()));
+        assert_eq!(pull(&mut b, topic, 5), (OFFSET_MOVED, 100, vec![]));
+        assert_eq!(pull(&mut b, topic, 100), (0, 103, new.clone()));
+        assert_eq!(bounds(&mut b, topic), (Some(0), Some(103)));
+        assert_eq!(bounds(&mut a, topic), (None, None));
+        assert_eq!((b.search(topic, 0, 0, "lower"), b.search(topic, 0, moved_ms, "lower")), (0, 100));
+        let stored = [("consumerGroup", GROUP), ("topic", topic), ("queueId", "0")];
+        assert_eq!(offset(&mut b, 14, &stored), Some(3), "as its older part's broker has it");
+        let earliest = |client: &mut Client, queue: &str, more: &[(&str, &str)]| {
+            let ext: Vec<(&str, &str)> = [("topic", topic), ("queueId", queue)].iter().chain(more).copied().collect();
+            client.ok(32, &ext, b"").get("timestamp").map(str::to_owned)
+        };
+        let of_a = earliest(&mut a, "3", &[("lo", "false")]);
+        assert!(of_a.is_some() && earliest(&mut b, "0", &[]) == of_a, "{of_a:?}");
+        if round == 0 {
+            // Without it the newer part is served, and of the older one it is said why not.
+            assert!(pair.master.stop().success());
+            let pulled = b.pull(&Pull::at(topic, 0, 0));
+            assert!(pulled.code == 1 && pulled.remark.contains("broker broker-a"), "{pulled:?}");
+            assert_eq!(pull(&mut b, topic, 100), (0, 103, new.clone()));
+            pair.master.start();
+            a = pair.master.client();
+            a.must_succeed = false;
+        }
+    }
 }
