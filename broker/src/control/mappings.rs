@@ -22,6 +22,8 @@ pub enum MappingError {
     Queue { queue: i32, total: i32 },
     #[error("the mapping's queue {queue} has no item")]
     Empty { queue: i32 },
+    #[error("The gen does not increase monotonically")]
+    Generation,
     #[error("The max logic offset does not increase monotonically: queue {queue}")]
     Offsets { queue: i32 },
     #[error("the mapping's queue {queue} has physical queue {physical} or an offset below 0")]
@@ -215,6 +217,9 @@ fn check_queue(queue: i32, items: &[LogicQueueMappingItem], total: i32) -> Resul
     if let Some(item) = items.iter().find(|i| i.queue_id < 0 || i.start_offset < 0 || i.logic_offset < 0) {
         return Err(MappingError::Negative { queue, physical: item.queue_id });
     }
+    if items.windows(2).any(|pair| pair[0].generation >= pair[1].generation) {
+        return Err(MappingError::Generation);
+    }
     let most = |item: &LogicQueueMappingItem| item.end().unwrap_or(item.logic_offset).max(item.logic_offset);
     match items.windows(2).all(|pair| most(&pair[0]) < most(&pair[1]) && pair[0].end().is_some()) {
         true => Ok(()),
@@ -242,7 +247,10 @@ mod tests {
         }
     }
 
-    fn detail(epoch: i64, queues: Vec<Vec<LogicQueueMappingItem>>) -> TopicQueueMappingDetail {
+    fn detail(epoch: i64, mut queues: Vec<Vec<LogicQueueMappingItem>>) -> TopicQueueMappingDetail {
+        for items in &mut queues {
+            (0..).zip(items).for_each(|(generation, item)| item.generation = generation);
+        }
         TopicQueueMappingDetail {
             bname: "a".into(),
             epoch,
@@ -305,6 +313,9 @@ mod tests {
         let queues = |items| detail(3, vec![items]);
         let twice = queues(vec![item("a", 0, 0, (0, 5)), item("a", 1, 5, (0, -1))]);
         assert_eq!(check("T", &twice), MappingError::Offsets { queue: 0 });
+        let mut same = queues(vec![item("a", 0, 0, (0, 5)), item("a", 1, 9, (0, -1))]);
+        same.hosted_queues.get_mut(&0).unwrap()[1].generation = 0;
+        assert_eq!(check("T", &same), MappingError::Generation);
         assert!(matches!(check("T", &queues(vec![item("a", -1, 0, (0, -1))])), MappingError::Negative { .. }));
         let beyond = TopicQueueMappingDetail { total_queues: 0, ..queues(vec![item("a", 0, 0, (0, -1))]) };
         assert_eq!(check("T", &beyond), MappingError::Queue { queue: 0, total: 0 });

@@ -15,7 +15,8 @@ use uringmq_remoting::connection::{CallError, Conn, Conns};
 
 #[derive(Debug, Error)]
 pub enum PeerError {
-    #[error("broker {0} is known to no NameServer")]
+    /// As Apache's says it.
+    #[error("cannot find addr for broker {0}")]
     Unknown(String),
     #[error("broker {broker}, {at}: {why}")]
     Address { broker: String, at: String, why: String },

@@ -160,7 +160,7 @@ async fn ask_peer(
     let asked = shard.run_on(0, move |shard| async move {
         let timeout = Duration::from_millis(shard.config.borrow().forward_timeout_ms);
         let answer = shard.control().peers.ask(&shard, &broker, code, ext, timeout).await;
-        answer.map_err(|e| BrokerError::refused(code::SYSTEM_ERROR, format!("the queue's older part: {e}")))
+        answer.map_err(|e| BrokerError::refused(code::SYSTEM_ERROR, e.to_string()))
     });
     asked.await.unwrap_or_else(|| Err(stopping().into())).map(relay::passed_on)
 }
@@ -268,7 +268,14 @@ async fn answer(shard: Rc<Shard>, asked: Asked, tries: Vec<(Vec<(String, String)
             }
             Ok(response) if response.code != code::QUERY_NOT_FOUND => return shard.respond(asked.origin, response),
             Ok(_) => {}
-            Err(e) => last = e,
+            Err(e) => {
+                let response = responses::of_error(&e);
+                // What a part that cannot be asked would have said is not to be passed over.
+                if response.code != code::QUERY_NOT_FOUND {
+                    return shard.respond(asked.origin, response);
+                }
+                last = e;
+            }
         }
     }
     shard.respond(asked.origin, responses::of_error(&last));

@@ -14,9 +14,10 @@ fn create(client: &mut Client, topic: &str, epoch: i64, queues: &[&[(&str, i32, 
         .map(|(queue, items)| {
             let items: Vec<String> = items
                 .iter()
-                .map(|(broker, physical, logic, end)| {
+                .enumerate()
+                .map(|(generation, (broker, physical, logic, end))| {
                     format!(
-                        r#"{{"bname":"{broker}","endOffset":{end},"gen":0,"logicOffset":{logic},"queueId":{physical},"startOffset":0,"timeOfEnd":-1,"timeOfStart":-1}}"#
+                        r#"{{"bname":"{broker}","endOffset":{end},"gen":{generation},"logicOffset":{logic},"queueId":{physical},"startOffset":0,"timeOfEnd":-1,"timeOfStart":-1}}"#
                     )
                 })
                 .collect();
