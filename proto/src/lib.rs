@@ -2,9 +2,11 @@
 pub mod body;
 pub mod codes;
 pub mod command;
+pub mod epochs;
 pub mod fastjson;
 pub mod frame;
 pub mod ha;
+pub mod ha_switch;
 pub mod header_binary;
 pub mod header_json;
 pub mod headers;
