@@ -250,7 +250,17 @@ impl BrokerConfig {
 
     /// Whether an acknowledgement waits for slaves.
     pub fn awaits_slaves(&self) -> bool {
-        self.role == BrokerRole::SyncMaster && self.in_sync_replicas > 1
+        self.role == BrokerRole::SyncMaster && (self.in_sync_replicas > 1 || self.all_in_sync())
+    }
+
+    /// Whether acknowledgements, and what consumers may read, wait for every member of the SyncStateSet.
+    pub fn all_in_sync(&self) -> bool {
+        self.controller_mode && self.all_ack_in_sync_state_set
+    }
+
+    /// Whether consumers see less than what is stored: up to what the SyncStateSet has.
+    pub fn confirms(&self) -> bool {
+        self.controller_mode && (self.role == BrokerRole::Slave || self.all_ack_in_sync_state_set)
     }
 
     /// The configuration in the store's words.

@@ -10,6 +10,7 @@ pub mod mesh;
 pub mod placement;
 pub mod pop;
 pub mod registration;
+pub mod replicas;
 pub mod replication;
 pub mod requests;
 pub mod responses;

@@ -73,6 +73,11 @@ impl Registration {
         self.master.borrow().clone()
     }
 
+    /// The controller's word, which goes before what NameServers say.
+    pub fn set_master(&self, master: Master) {
+        *self.master.borrow_mut() = Some(master);
+    }
+
     pub fn master_ha_address(&self) -> Option<String> {
         self.master().map(|master| master.ha)
     }
@@ -318,7 +323,7 @@ async fn register(shard: &Rc<Shard>, conn: &Conn, body: &[u8], timeout: Duration
         ("bodyCrc32", Value::from(record::body_crc(body))),
     ]);
     let answer = expect_ok(conn.call(request::REGISTER_BROKER, &ext, body, timeout).await?)?;
-    if shard.follows() {
+    if shard.follows() && !config.controller_mode {
         take_master(shard, &answer);
     }
     if !answer.body.is_empty() {

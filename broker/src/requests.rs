@@ -190,7 +190,9 @@ requests! {
     DELETE_EXPIRED_COMMITLOG => Control, Light, task, h::admin::delete_expired_log;
     GET_BROKER_HA_STATUS     => Control, Light, task, h::admin::ha_status;
     RESET_MASTER_FLUSH_OFFSET => Local,  Light, sync, h::admin::reset_master_flush_offset;
-    GET_BROKER_EPOCH_CACHE   => Control, Light, sync, h::admin::epochs;
+    GET_BROKER_EPOCH_CACHE   => Control, Light, task, h::replicas::epochs;
+    NOTIFY_BROKER_ROLE_CHANGED => Local, Light, sync, h::replicas::role_changed;
+    EXCHANGE_BROKER_HA_INFO  => Local,   Light, sync, h::replicas::exchange_ha_info;
     UPDATE_COLD_DATA_FLOW_CTR_CONFIG => Control, Light, sync, h::cold::update_thresholds;
     REMOVE_COLD_DATA_FLOW_CTR_CONFIG => Control, Light, sync, h::cold::remove_threshold;
     GET_COLD_DATA_FLOW_CTR_INFO => Control, Light, sync, h::cold::thresholds;

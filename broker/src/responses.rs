@@ -18,6 +18,7 @@ pub fn code_of(e: &BrokerError) -> i32 {
                 code::SERVICE_NOT_AVAILABLE
             }
             StoreError::Corrupt { .. }
+            | StoreError::TooFewReplicas
             | StoreError::OutOfRange(_)
             | StoreError::Io { .. }
             | StoreError::File { .. }

@@ -4,7 +4,9 @@ use crate::control::{self, Control};
 use crate::handlers::{offset, stats};
 use crate::mesh::{Mesh, Wires};
 use crate::placement::ShardId;
-use crate::replication::{self, Replication};
+use crate::replicas::{Agent, Kept, Replicas, Role, Told, Who};
+use crate::replication::sync_set::{self, Switch};
+use crate::replication::{self, Replication, epoch_file};
 use crate::shard::appends::Appends;
 use crate::shard::requests_in::BrokerService;
 use crate::shard::{self, Marks, Shard};
@@ -24,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
+use uringmq_proto::epochs::Epochs;
 use uringmq_proto::message::prop;
 use uringmq_remoting::Limits;
 use uringmq_remoting::connection::Conns;
@@ -67,26 +70,29 @@ struct Parts {
     shards: u16,
     writer_shard: ShardId,
     ha_shard: ShardId,
+    /// Controller mode.
+    replicas: Option<(Replicas, Epochs)>,
     memory_bytes: u64,
     stop: StopHandle,
     outcome: flume::Sender<Result<(), String>>,
 }
 
 /// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The process's exit code.
     Status(i32),
-    /// It stopped in order, to start over: the log's end is to be cut off.
-    Again,
+    /// It stopped in order, to start over: the log's end is to be cut off, or the role is another one. The next start gets this variable of the
+    /// environment.
+    Again { variable: &'static str, value: String },
 }
 
 /// Runs the broker until it is stopped.
 pub fn run(run: BrokerRun) -> Ended {
     let stop = run.stop.clone();
     match try_run(run) {
-        Ok(()) if stop.again() => Ended::Again,
-        Ok(()) => Ended::Status(0),
+        Ok(kept) if stop.again() => Ended::Again { variable: Kept::VARIABLE, value: kept.hand_on() },
+        Ok(_) => Ended::Status(0),
         Err(text) => {
             error!("{text}");
             eprintln!("uringmq broker: {text}");
@@ -95,7 +101,7 @@ pub fn run(run: BrokerRun) -> Ended {
     }
 }
 
-fn try_run(run: BrokerRun) -> Result<(), String> {
+fn try_run(run: BrokerRun) -> Result<Kept, String> {
     let started = Instant::now();
     machine::small_pages();
     let BrokerRun { mut config, beside, stop, ready } = run;
@@ -112,15 +118,22 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
     late_writes::wait(&config.commit_log_dir).map_err(|e| e.to_string())?;
     let bound = bind(config.listen_addr())?;
     let fast = if config.listen_port == 0 { None } else { Some(bind(config.fast_listen_addr())?) };
-    let ha = match config.role {
-        BrokerRole::Slave => None,
-        _ => Some(bind_ha(&mut config)?),
-    };
     let mut store = config.to_store_config();
     if store.extensions == Extensions::None && store.root.join(EXTENSION_DIR).is_dir() {
         store.extensions = Extensions::Read; // an earlier run wrote units
     }
     let opened = open_store(&config, &store, cpus[0])?;
+    let replicas = match config.controller_mode {
+        false => None,
+        true => match take_role(&mut config, &opened, bound.addr.port(), cpus[0], &stop)? {
+            Some(taken) => Some(taken),
+            None => return Ok(Kept::default()),
+        },
+    };
+    let ha = match config.role {
+        BrokerRole::Slave => None,
+        _ => Some(bind_ha(&mut config)?),
+    };
     store.topic_forms.clear(); // recovery's
     let cores = place(&config, &cpus, shards);
     let (outcome, outcomes) = flume::unbounded();
@@ -135,7 +148,10 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
             durable: AtomicU64::new(opened.end.0),
             readable: AtomicU64::new(opened.end.0),
             checkpointed: AtomicU64::new(opened.covered.0),
-            replicated: AtomicU64::new(0),
+            // Above nothing that was acknowledged: it only answers what is written from now on.
+            replicated: AtomicU64::new(if replicas.is_some() { opened.end.0 } else { 0 }),
+            confirmed: AtomicU64::new(opened.end.0),
+            in_sync: AtomicU64::new(replicas.as_ref().map_or(0, |(of, _)| of.first.set.len() as u64)),
             following: AtomicU64::new(0),
             slaves: AtomicU64::new(0),
             disk_full: AtomicU64::new(0),
@@ -150,6 +166,7 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
         shards: shards as u16,
         writer_shard: cores.writer,
         ha_shard: replication::shard_of(shards as u16, cores.writer),
+        replicas: replicas.clone(),
         stop,
         outcome,
     };
@@ -185,7 +202,56 @@ fn try_run(run: BrokerRun) -> Result<(), String> {
             }
         }
     }
-    result
+    // It was alive for the controller up to here, and where it starts over it stays so.
+    result.map(|()| replicas.map(|(replicas, _)| replicas.end()).unwrap_or_default())
+}
+
+/// Controller mode: waits for a role, and brings configuration and epochs into line with it. `None` when a stop was asked for meanwhile.
+fn take_role(
+    config: &mut BrokerConfig,
+    opened: &Opened,
+    port: u16,
+    cpu: usize,
+    stop: &StopHandle,
+) -> Result<Option<(Replicas, Epochs)>, String> {
+    let end = opened.end.0;
+    let read = epoch_file::read(&config.store_root).map_err(|e| e.to_string())?;
+    let mut own = read.clone();
+    own.cut(end);
+    let told = Arc::new(Told::default());
+    told.set_log(end, end);
+    told.epoch.store(own.last().map_or(0, |last| last.epoch.into()), Ordering::Relaxed);
+    let who = Who {
+        cluster: config.cluster_name.clone(),
+        broker: config.broker_name.clone(),
+        address: config.store_host(port),
+    };
+    let Some((role, replicas)) = Agent::start(config, who, told.clone(), stop)? else { return Ok(None) };
+    let epochs = epoch_file::in_role(read.clone(), end, &role).map_err(|e| e.to_string())?;
+    if epochs != read {
+        save_epochs(config, &epochs, cpu)?;
+    }
+    told.epoch.store(epochs.last().map_or(0, |last| last.epoch.into()), Ordering::Relaxed);
+    (config.role, config.broker_id) = match role {
+        Role::Master { .. } => (BrokerRole::SyncMaster, 0),
+        Role::Slave => (BrokerRole::Slave, replicas.id),
+    };
+    Ok(Some((replicas, epochs)))
+}
+
+fn save_epochs(config: &BrokerConfig, epochs: &Epochs, cpu: usize) -> Result<(), String> {
+    let (root, epochs) = (config.store_root.clone(), epochs.clone());
+    LocalExecutorBuilder::new(Placement::Fixed(cpu))
+        .name("epochs")
+        .io_memory(start_checks::IO_MEMORY_BYTES)
+        .ring_depth(RING_DEPTH)
+        .spawn(move || async move {
+            let saved = epoch_file::save(&Io::starting(), &root, &epochs).await;
+            saved.map_err(|e| format!("the epochs of the log cannot be saved: {e}"))
+        })
+        .map_err(|e| format!("executor of the epochs: {e}"))?
+        .join()
+        .map_err(|e| format!("saving the epochs ended: {e}"))?
 }
 
 fn bind(addr: SocketAddr) -> Result<Bound, String> {
@@ -240,7 +306,9 @@ fn place(config: &BrokerConfig, cpus: &[usize], shards: usize) -> Cores {
 /// Recovery, on an executor of its own that ends with it.
 fn open_store(config: &BrokerConfig, store: &StoreConfig, cpu: usize) -> Result<Opened, String> {
     let (config, mut store) = (config.clone(), store.clone());
-    let (slave, timers) = (config.role == BrokerRole::Slave, timer::files_of(&config));
+    // A slave may be told only later that it is one.
+    let slave = config.role == BrokerRole::Slave || config.controller_mode;
+    let timers = timer::files_of(&config);
     LocalExecutorBuilder::new(Placement::Fixed(cpu))
         .name("recovery")
         .io_memory(start_checks::IO_MEMORY_BYTES)
@@ -295,6 +363,13 @@ async fn run_shard(id: ShardId, parts: Parts, first: Option<First>, ha: Option<B
             if let Some(ha) = ha {
                 glommio::spawn_local(replication::master::serve(shard.clone(), ha)).detach();
             }
+            if id == parts.ha_shard && parts.replicas.is_some() {
+                glommio::spawn_local(sync_set::watch(shard.clone())).detach();
+                glommio::spawn_local(sync_set::tell(shard.clone())).detach();
+                if !shard.follows() {
+                    glommio::spawn_local(sync_set::check(shard.clone())).detach();
+                }
+            }
             serve(shard, parts, first).await;
         }
         Err(text) => {
@@ -333,6 +408,7 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         _ => None,
     };
     let stamp = stamp(config);
+    let switch = || parts.replicas.clone().map(|(replicas, epochs)| Switch::new(replicas, epochs));
     let shard = Rc::new(Shard {
         id,
         shards: parts.shards,
@@ -369,7 +445,8 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         index,
         checkpoint_turn: Default::default(),
         writer,
-        replication: (id == parts.ha_shard).then(|| Replication::new(parts.stop.clone())),
+        replicas: parts.replicas.as_ref().map(|(replicas, _)| replicas.clone()),
+        replication: (id == parts.ha_shard).then(|| Replication::new(parts.stop.clone(), switch())),
         io,
     });
     shard.reader.trim(opened.min);
@@ -475,6 +552,9 @@ async fn open_doors(
     fast: Option<Bound>,
     beside: Option<Beside>,
 ) -> Result<SocketAddr, String> {
+    if let (Some((replicas, _)), false) = (&parts.replicas, shard.follows()) {
+        shard.control().topics.borrow_mut().begin_epoch(replicas.first.epoch, shard.now_ms());
+    }
     shard.control().publish(shard);
     let topics = shard.topics.borrow().clone();
     let opened = parts.opened.clone();
@@ -566,6 +646,8 @@ async fn stop(shard: &Rc<Shard>, parts: &Parts) {
         .run_on(shard.writer_shard, |s| async move {
             let writer = s.writer.as_ref().expect("asked of the writer shard");
             writer.stop().await;
+            // Nobody reads any more, and the derived files end where the log does.
+            writer.unconfirmed.release(&s, u64::MAX);
             let path = s.config.borrow().operation_log_path.clone();
             if let Some(ops) = &writer.ops
                 && let Err(e) = std::fs::write(&path, ops.text())

@@ -62,7 +62,7 @@ pub async fn save_unmarked<I: Io>(io: &I, path: &Path, text: &[u8]) -> Result<()
 }
 
 /// As `save` for what must not come back once it is gone: with neither mark nor backup.
-pub(crate) async fn save_alone<I: Io>(io: &I, path: &Path, text: &[u8]) -> Result<(), StoreError> {
+pub async fn save_alone<I: Io>(io: &I, path: &Path, text: &[u8]) -> Result<(), StoreError> {
     let tmp = beside(path, ".tmp");
     write_synced(io, &tmp, text, true).await?;
     put(io, &tmp, path).await

@@ -53,6 +53,9 @@ pub enum StoreError {
     /// It follows a master's log, which alone adds to it.
     #[error("the broker is a slave: nothing is stored here but what its master sends")]
     Slave,
+    /// Controller mode: too few copies would be there.
+    #[error("the SyncStateSet has fewer replicas than minInSyncReplicas")]
+    TooFewReplicas,
     #[error("writes stopped after a failed {op} at {at}")]
     Poisoned { op: &'static str, at: PhyOffset },
     #[error("record at {at}: {what}")]

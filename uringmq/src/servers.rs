@@ -65,13 +65,14 @@ pub fn broker(args: BrokerArgs) -> i32 {
 
 /// The exit status, or the same program once more in this process, with nothing of this run in it: same id, arguments and environment.
 fn end(server: &str, ended: Ended) -> i32 {
-    let Ended::Status(status) = ended else {
-        let mut arguments = std::env::args_os();
-        let name = arguments.next().unwrap_or_else(|| "uringmq".into());
-        let why = Command::new("/proc/self/exe").arg0(name).args(arguments).exec();
-        return refuse(server, &format!("it cannot start over: {why}; start it again"));
+    let (variable, value) = match ended {
+        Ended::Status(status) => return status,
+        Ended::Again { variable, value } => (variable, value),
     };
-    status
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_else(|| "uringmq".into());
+    let why = Command::new("/proc/self/exe").arg0(name).args(arguments).env(variable, value).exec();
+    refuse(server, &format!("it cannot start over: {why}; start it again"))
 }
 
 /// What a broker's properties file says of its store; without one, Apache's defaults.

@@ -297,6 +297,33 @@ config_keys! {
     /// Ours: most bytes that a slave cuts off the end of its log when they are not its master's, so that it can follow again. 0: none.
     "slaveTruncateBytesMax" => slave_truncate_bytes_max: u64 = 0, AtOnce;
 
+    // -- controller mode
+    /// The role comes from a controller; `brokerRole` and `brokerId` have no meaning then.
+    "enableControllerMode" => controller_mode: bool = false, Restart;
+    /// All controllers, separated by `;`.
+    "controllerAddr" => controller_addr: NamesrvAddrs = NamesrvAddrs::default(), Restart;
+    "brokerHeartbeatInterval" => broker_heartbeat_ms: u64 = 1_000, Restart;
+    /// Without a heartbeat for so long the controller takes this broker for dead.
+    "controllerHeartBeatTimeoutMills" => controller_heartbeat_timeout_ms: u64 = 10_000, Restart;
+    /// How often the controller is asked who is master.
+    "syncBrokerMetadataPeriod" => sync_broker_metadata_ms: u64 = 5_000, Restart;
+    /// How often it is asked anew which controller leads.
+    "syncControllerMetadataPeriod" => sync_controller_metadata_ms: u64 = 10_000, Restart;
+    /// Smaller is preferred among logs that go equally far.
+    "brokerElectionPriority" => election_priority: i32 = i32::MAX, Restart;
+    /// A message is acknowledged when every member of the SyncStateSet has it.
+    "allAckInSyncStateSet" => all_ack_in_sync_state_set: bool = false, Restart;
+    /// With a smaller SyncStateSet nothing is stored.
+    "minInSyncReplicas" => min_in_sync_replicas: u32 = 1, AtOnce;
+    /// How often the master looks for members of the SyncStateSet that are behind.
+    "checkSyncStateSetPeriod" => check_sync_state_set_ms: u64 = 5_000, Restart;
+    /// A member that was behind for longer leaves the SyncStateSet.
+    "haMaxTimeSlaveNotCatchup" => ha_not_caught_up_ms: u64 = 15_000, AtOnce;
+    /// This broker copies the log, and never joins the SyncStateSet.
+    "asyncLearner" => learner: bool = false, Restart;
+    /// An empty slave begins at the master's last segment, not at its first.
+    "syncFromLastFile" => sync_from_last_file: bool = false, Restart;
+
     // -- ours
     /// Executors, one a core; 0 means one for each core of `cpuSet`, or of the machine, where of two cores one is left to the kernel and others.
     /// More than cores share them.

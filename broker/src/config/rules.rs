@@ -34,6 +34,10 @@ impl BrokerConfig {
         if self.commit_log_dir.as_os_str().is_empty() {
             self.commit_log_dir = self.store_root.join("commitlog");
         }
+        if self.controller_mode {
+            // Until the controller says otherwise.
+            (self.role, self.broker_id) = (BrokerRole::SyncMaster, 0);
+        }
         if self.role == BrokerRole::Slave && self.broker_id <= 0 {
             return Err(("brokerId", "must be above 0 where brokerRole is SLAVE".to_owned()));
         }
@@ -41,7 +45,7 @@ impl BrokerConfig {
             warnings.push(format!("brokerId {} is not used: a master has 0", self.broker_id));
             self.broker_id = 0;
         }
-        if self.role == BrokerRole::SyncMaster && !self.awaits_slaves() {
+        if self.role == BrokerRole::SyncMaster && !self.awaits_slaves() && !self.controller_mode {
             warnings.push(
                 "brokerRole is SYNC_MASTER, but with inSyncReplicas=1 no message waits for a slave; set inSyncReplicas=2 to have each \
                  on a slave before it is acknowledged"
@@ -129,6 +133,12 @@ impl BrokerConfig {
         }
         if self.in_sync_replicas == 0 {
             return fault("inSyncReplicas", "must be at least 1: the master's own copy counts");
+        }
+        if self.controller_mode && self.controller_addr.0.is_empty() {
+            return fault("controllerAddr", "is blank; with enableControllerMode it names the controllers");
+        }
+        if self.min_in_sync_replicas == 0 {
+            return fault("minInSyncReplicas", "must be at least 1: the master's own copy counts");
         }
         if !(1..=ha::BODY_BYTES_MAX).contains(&self.ha_transfer_bytes) {
             return Err(("haTransferBatchSize", format!("must be from 1 to {}", ha::BODY_BYTES_MAX)));
@@ -238,6 +248,11 @@ impl BrokerConfig {
             ("timerFlushIntervalMs", self.timer_flush_ms),
             ("haSendHeartbeatInterval", self.ha_heartbeat_ms),
             ("haHousekeepingInterval", self.ha_housekeeping_ms),
+            ("brokerHeartbeatInterval", self.broker_heartbeat_ms),
+            ("controllerHeartBeatTimeoutMills", self.controller_heartbeat_timeout_ms),
+            ("syncBrokerMetadataPeriod", self.sync_broker_metadata_ms),
+            ("syncControllerMetadataPeriod", self.sync_controller_metadata_ms),
+            ("checkSyncStateSetPeriod", self.check_sync_state_set_ms),
         ];
         match periods.iter().find(|(_, period)| *period == 0) {
             Some((key, _)) => Err((key, "must be above 0".to_owned())),
@@ -253,7 +268,7 @@ impl BrokerConfig {
                 "enableDLegerCommitLog",
                 "this broker has no DLedger log; what took its place is controller mode (docs/controller.md)",
             ),
-            ("enableControllerMode", "this broker has no controller mode"),
+            ("fetchControllerAddrByDnsLookup", "name the controllers in controllerAddr"),
             ("authenticationEnabled", "this broker cannot check who calls, and would let everybody in"),
             ("authorizationEnabled", "this broker cannot check who may do what, and would allow everything"),
         ];

@@ -222,12 +222,21 @@ fn roles_and_ids() {
     assert!(warnings(text)[0].contains("brokerId 3"));
     for text in [
         "enableDLegerCommitLog=true",
-        "enableControllerMode=true",
+        "enableControllerMode=true\nfetchControllerAddrByDnsLookup=true\ncontrollerAddr=h:1",
         "authenticationEnabled=true",
         "authorizationEnabled=TRUE",
         "storeType=defaultRocksDB",
     ] {
         assert!(refusal(text).contains("b.conf line"), "{text}");
+    }
+    let alone = refusal("enableControllerMode=true");
+    assert!(alone.contains("controllerAddr") && alone.contains("blank"), "{alone}");
+    let led = load("enableControllerMode=true\ncontrollerAddr=h:1;h:2\nbrokerRole=SLAVE\nbrokerId=0");
+    assert_eq!((led.role, led.controller_addr.0.len(), led.confirms()), (BrokerRole::SyncMaster, 2, false));
+    let all = load("enableControllerMode=true\ncontrollerAddr=h:1\nallAckInSyncStateSet=true");
+    assert!(all.confirms() && all.awaits_slaves() && !load("allAckInSyncStateSet=true").awaits_slaves());
+    for text in ["controllerAddr=h", "minInSyncReplicas=0", "checkSyncStateSetPeriod=0"] {
+        assert!(refusal(text).contains(&text[..text.find('=').unwrap()]), "{text}");
     }
     let dledger = refusal("enableDLegerCommitLog=true");
     assert!(dledger.contains("enableDLegerCommitLog") && dledger.contains("controller mode"), "{dledger}");

@@ -366,6 +366,13 @@ impl Topics {
         self.version = self.version.next(self.version.state_version, now_ms);
     }
 
+    /// Under a new master epoch the table is newer than any of an earlier one, whoever tells it to the NameServers.
+    pub fn begin_epoch(&mut self, epoch: i32, now_ms: i64) {
+        if self.version.state_version != i64::from(epoch) {
+            self.version = self.version.next(epoch.into(), now_ms);
+        }
+    }
+
     fn store(&mut self, config: TopicConfig, now_ms: i64) -> Arc<Topic> {
         let name: Arc<str> = config.topic_name.as_str().into();
         self.insert(config);

@@ -144,11 +144,6 @@ pub async fn ha_status(shard: &Rc<Shard>, _: &Request<'_>) -> Result<Response, B
     Ok(Response::ok().body(fastjson::to_vec(&body)))
 }
 
-/// 1007. Only a broker under a controller has epochs.
-pub fn epochs(_: &Rc<Shard>, _: &Request<'_>) -> Result<Answer, BrokerError> {
-    Err(BrokerError::refused(code::SYSTEM_ERROR, "this request only for controllerMode"))
-}
-
 /// 908, for slaves only: a master has nobody to follow.
 pub fn reset_master_flush_offset(_: &Rc<Shard>, req: &Request<'_>) -> Result<Answer, BrokerError> {
     ResetMasterFlushOffset::decode(req.cmd)?;

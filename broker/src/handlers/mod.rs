@@ -13,6 +13,7 @@ pub mod pop;
 pub mod pull;
 pub mod query;
 pub mod relay;
+pub mod replicas;
 pub mod reply;
 pub mod rocksdb;
 pub mod send;

@@ -188,6 +188,7 @@ fn put_status(e: &StoreError) -> &'static str {
         StoreError::NoSpace(_) | StoreError::DiskFull | StoreError::Slave | StoreError::Poisoned { .. } => {
             "SERVICE_NOT_AVAILABLE"
         }
+        StoreError::TooFewReplicas => "IN_SYNC_REPLICAS_NOT_ENOUGH",
         StoreError::Corrupt { .. }
         | StoreError::OutOfRange(_)
         | StoreError::Io { .. }

@@ -7,6 +7,7 @@ use crate::LogReader;
 use crate::mesh::Event;
 use crate::replication::Replication;
 use crate::replication::link::Link;
+use crate::replication::sync_set::{self, Switch};
 use crate::shard::Shard;
 use crate::shard::tail_cache::TailCache;
 use futures_lite::future;
@@ -17,7 +18,9 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
+use uringmq_proto::epochs::Epochs;
 use uringmq_proto::ha::{self, HEAD_BYTES, TransferHead};
+use uringmq_proto::ha_switch::{self, Handshake, Head, Reply, SwitchError};
 use uringmq_proto::types::PhyOffset;
 use uringmq_remoting::listener::{Accepting, Bound};
 use uringmq_store::StoreError;
@@ -43,6 +46,12 @@ pub struct Slave {
     /// Rung when there is more to send, or its first report came.
     pub bell: Event,
     pub sent: Rate,
+    /// Controller mode: its number there, once it has said so; and whether it is never to be in the SyncStateSet.
+    pub replica: Cell<Option<i64>>,
+    pub learner: Cell<bool>,
+    from_last_file: Cell<bool>,
+    /// Where the log ended at some moment: with a report from there on it had everything then.
+    goal: Cell<(u64, Instant)>,
 }
 
 /// Bytes a second, over the last whole second.
@@ -80,6 +89,17 @@ impl Rate {
 }
 
 impl Slave {
+    /// When it had the whole log last, by its report of `acked` while the log ends at `written`; `None` when that is no news.
+    fn caught_up(&self, acked: u64, written: u64) -> Option<Instant> {
+        let now = Instant::now();
+        let (goal, at) = self.goal.get();
+        if acked < goal {
+            return None;
+        }
+        self.goal.set((written, now));
+        Some(if acked >= written { now } else { at })
+    }
+
     /// Behind the last byte that it has for sure. What it reports counts as far as it was sent: a slave whose log goes on where ours ends
     /// has other bytes there, and its report says nothing about ours.
     pub fn confirmed(&self, shard: &Shard) -> u64 {
@@ -117,6 +137,10 @@ async fn run(shard: Rc<Shard>, link: Link) {
         next: Cell::default(),
         bell: Event::default(),
         sent: Rate::default(),
+        replica: Cell::default(),
+        learner: Cell::default(),
+        from_last_file: Cell::default(),
+        goal: Cell::new((0, Instant::now())),
     });
     let peer = slave.link.peer;
     info!(%peer, "a slave connected");
@@ -140,6 +164,8 @@ enum Ended {
     Socket(#[from] io::Error),
     #[error("{0}")]
     Protocol(#[from] ha::HaError),
+    #[error("{0}")]
+    Switch(#[from] SwitchError),
     #[error("it reported nothing for {0:?} (haHousekeepingInterval)")]
     Silent(Duration),
     /// Apache's master takes its word: it would count as a copy of what comes, and be sent what its log does not go on with (H01).
@@ -160,7 +186,20 @@ async fn hear(shard: &Rc<Shard>, slave: &Slave) -> Result<(), Ended> {
             Err(Ended::Silent(patience))
         };
         kept += future::or(async { Ok(slave.link.read(&mut buffer[kept..]).await?) }, silent).await?;
-        let (newest, taken) = ha::take_reports(&buffer[..kept])?;
+        if let Some(switch) = &replication(shard).switch
+            && slave.next.get().is_none()
+        {
+            let taken = greet(shard, switch, slave, &buffer[..kept]).await?;
+            buffer.copy_within(taken..kept, 0);
+            kept -= taken;
+            if slave.replica.get().is_none() {
+                continue;
+            }
+        }
+        let (newest, taken) = match replication(shard).switch {
+            Some(_) => ha_switch::take_reports(&buffer[..kept])?,
+            None => ha::take_reports(&buffer[..kept])?,
+        };
         buffer.copy_within(taken..kept, 0);
         kept -= taken;
         let Some(newest) = newest else { continue };
@@ -171,13 +210,42 @@ async fn hear(shard: &Rc<Shard>, slave: &Slave) -> Result<(), Ended> {
         }
         slave.acked.set(newest);
         if slave.next.get().is_none() {
-            let start = start_of(newest, written, shard.config().segment_bytes);
+            let start = match replication(shard).switch.is_some() && !slave.from_last_file.get() && newest == 0 {
+                true => shard.marks.min().0,
+                false => start_of(newest, written, shard.config().segment_bytes),
+            };
             info!(peer = %slave.link.peer, asked = newest, start, written, "a slave is fed");
             slave.next.set(Some(start));
             slave.bell.set();
         }
+        if let (Some(switch), Some(id)) = (&replication(shard).switch, slave.replica.get()) {
+            switch.note_report(id, slave.caught_up(newest, written));
+        }
         replication(shard).settle(shard);
+        if replication(shard).switch.is_some() {
+            sync_set::consider(shard, slave);
+        }
     }
+}
+
+/// Controller mode: answers the handshakes that `bytes` begin with; a slave repeats its own after 5 s. How many bytes they were.
+async fn greet(shard: &Rc<Shard>, switch: &Switch, slave: &Slave, bytes: &[u8]) -> Result<usize, Ended> {
+    let mut taken = 0;
+    // A report, which begins with 2, is for who comes next.
+    while bytes[taken..].len() >= 4 && (slave.replica.get().is_none() || bytes[taken..].starts_with(&[0, 0, 0, 1])) {
+        let Some(handshake) = Handshake::decode(&bytes[taken..])? else { break };
+        taken += ha_switch::HANDSHAKE_BYTES;
+        slave.replica.set(Some(handshake.broker_id));
+        slave.learner.set(handshake.learner);
+        slave.from_last_file.set(handshake.from_last_file);
+        let reply = {
+            let (epochs, view) = (switch.epochs.borrow().clone(), switch.view.borrow());
+            Reply { end: shard.marks.written.load(Ordering::Acquire), master_epoch: view.epoch, epochs }
+        };
+        info!(peer = %slave.link.peer, ?handshake, end = reply.end, "a replica shakes hands");
+        slave.link.write_all(&reply.encode()).await?;
+    }
+    Ok(taken)
 }
 
 /// Where a slave that asked for `asked` begins: an empty one at the last segment.
@@ -195,6 +263,7 @@ async fn feed(shard: &Rc<Shard>, slave: &Slave) -> Result<(), Ended> {
     let mut out = Vec::with_capacity(OUT_BYTES + config.ha_transfer_bytes + HEAD_BYTES);
     let mut last = Instant::now();
     let mut stalled = false;
+    let mut confirm_sent = 0;
     loop {
         let Some(at) = slave.next.get() else {
             slave.bell.wait().await;
@@ -212,7 +281,8 @@ async fn feed(shard: &Rc<Shard>, slave: &Slave) -> Result<(), Ended> {
         let next = if inside { gather(shard, &reader, at, written, &mut out).await? } else { at };
         if out.is_empty() {
             let quiet = last.elapsed();
-            if quiet < heartbeat {
+            let more_confirmed = replication(shard).switch.is_some() && confirm_of(shard) > confirm_sent;
+            if quiet < heartbeat && !(more_confirmed && quiet >= LOOK_AGAIN) {
                 let wait = LOOK_AGAIN.min(heartbeat - quiet);
                 future::or(slave.bell.wait(), async {
                     sleep(wait).await;
@@ -220,8 +290,9 @@ async fn feed(shard: &Rc<Shard>, slave: &Slave) -> Result<(), Ended> {
                 .await;
                 continue;
             }
-            out.extend_from_slice(&TransferHead { at, body_bytes: 0 }.encode());
+            heads(shard).push(&mut out, at, 0);
         }
+        confirm_sent = confirm_of(shard);
         slave.next.set(Some(next));
         slave.link.write_all(&out).await?;
         slave.sent.add(out.len());
@@ -242,7 +313,7 @@ async fn gather(
         let config = shard.config.borrow();
         (config.segment_bytes, config.ha_transfer_bytes)
     };
-    let frames = Frames { segment_bytes, body_max, written };
+    let frames = Frames { segment_bytes, body_max, written, heads: heads(shard) };
     let next = frames.of_tail(&shard.tail.borrow(), at, out);
     if next > at || at == written {
         return Ok(next);
@@ -260,11 +331,69 @@ async fn gather(
     Ok(frames.of_bytes(&bytes, at, out))
 }
 
+/// Up to where the SyncStateSet has the log.
+fn confirm_of(shard: &Shard) -> u64 {
+    let written = shard.marks.written.load(Ordering::Acquire);
+    match shard.config.borrow().all_in_sync() {
+        true => shard.marks.replicated.load(Ordering::Acquire).min(written),
+        false => written,
+    }
+}
+
+fn heads(shard: &Shard) -> Heads {
+    match &replication(shard).switch {
+        Some(switch) => Heads::Switch { epochs: switch.epochs.borrow().clone(), confirm: confirm_of(shard) },
+        None => Heads::Plain,
+    }
+}
+
+/// What stands before each body.
+enum Heads {
+    Plain,
+    Switch { epochs: Epochs, confirm: u64 },
+}
+
+impl Heads {
+    fn bytes(&self) -> usize {
+        match self {
+            Heads::Plain => HEAD_BYTES,
+            Heads::Switch { .. } => ha_switch::HEAD_BYTES,
+        }
+    }
+
+    /// Where a body that begins at `at` has to end, be it because another epoch begins.
+    fn end(&self, at: u64) -> u64 {
+        match self {
+            Heads::Plain => u64::MAX,
+            Heads::Switch { epochs, .. } => epochs.of(at).and_then(|(_, next)| next).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Writes a head over the first bytes of `out`.
+    fn write(&self, out: &mut [u8], at: u64, body_bytes: usize) {
+        match self {
+            Heads::Plain => out[..HEAD_BYTES].copy_from_slice(&TransferHead { at, body_bytes }.encode()),
+            Heads::Switch { epochs, confirm } => {
+                let epoch = epochs.of(at).expect("a master has begun its epoch").0;
+                let head = Head { body_bytes, at, epoch, confirm: *confirm };
+                out[..ha_switch::HEAD_BYTES].copy_from_slice(&head.encode());
+            }
+        }
+    }
+
+    fn push(&self, out: &mut Vec<u8>, at: u64, body_bytes: usize) {
+        let start = out.len();
+        out.resize(start + self.bytes(), 0);
+        self.write(&mut out[start..], at, body_bytes);
+    }
+}
+
 /// How the log is cut into frames.
 struct Frames {
     segment_bytes: u64,
     body_max: usize,
     written: u64,
+    heads: Heads,
 }
 
 impl Frames {
@@ -272,10 +401,10 @@ impl Frames {
     fn of_tail(&self, tail: &TailCache, mut at: u64, out: &mut Vec<u8>) -> u64 {
         while out.len() < OUT_BYTES {
             let start = out.len();
-            out.resize(start + HEAD_BYTES, 0);
+            out.resize(start + self.heads.bytes(), 0);
             let from = at;
             let segment_end = at - at % self.segment_bytes + self.segment_bytes;
-            let end = (from + self.body_max as u64).min(segment_end).min(self.written);
+            let end = (from + self.body_max as u64).min(segment_end).min(self.written).min(self.heads.end(at));
             while at < end {
                 let Some(rest) = tail.rest(PhyOffset(at)) else { break };
                 let piece = &rest[..rest.len().min((end - at) as usize)];
@@ -286,18 +415,19 @@ impl Frames {
                 out.truncate(start);
                 break;
             }
-            let head = TransferHead { at: from, body_bytes: (at - from) as usize };
-            out[start..start + HEAD_BYTES].copy_from_slice(&head.encode());
+            self.heads.write(&mut out[start..], from, (at - from) as usize);
         }
         at
     }
 
     /// Frames of bytes that stand at `at`, within one segment.
-    fn of_bytes(&self, bytes: &[u8], mut at: u64, out: &mut Vec<u8>) -> u64 {
-        for body in bytes.chunks(self.body_max) {
-            out.extend_from_slice(&TransferHead { at, body_bytes: body.len() }.encode());
+    fn of_bytes(&self, mut bytes: &[u8], mut at: u64, out: &mut Vec<u8>) -> u64 {
+        while !bytes.is_empty() {
+            let room = usize::try_from(self.heads.end(at) - at).unwrap_or(usize::MAX);
+            let (body, rest) = bytes.split_at(bytes.len().min(self.body_max).min(room));
+            self.heads.push(out, at, body.len());
             out.extend_from_slice(body);
-            at += body.len() as u64;
+            (at, bytes) = (at + body.len() as u64, rest);
         }
         at
     }
@@ -334,7 +464,7 @@ mod tests {
             let buffer = Arc::new(piece.to_vec());
             tail.push(Span { phy, at: 0, bytes: piece.len() as u32, buffer }, |_| {});
         }
-        let frames = Frames { segment_bytes: 128, body_max: 50, written: 333 };
+        let frames = Frames { segment_bytes: 128, body_max: 50, written: 333, heads: Heads::Plain };
         for from in [0, 1, 120, 127, 128, 332] {
             let mut out = Vec::new();
             assert_eq!(frames.of_tail(&tail, from, &mut out), 333);
@@ -351,7 +481,7 @@ mod tests {
             let buffer = Arc::new(vec![1; 5]);
             tail.push(Span { phy: PhyOffset(phy), at: 0, bytes: 5, buffer }, |_| {});
         }
-        let frames = Frames { segment_bytes: 128, body_max: 50, written: 25 };
+        let frames = Frames { segment_bytes: 128, body_max: 50, written: 25, heads: Heads::Plain };
         let mut out = Vec::new();
         assert_eq!(frames.of_tail(&tail, 12, &mut out), 15);
         assert_eq!(joined(&out, &frames, 12), [1; 3]);
@@ -359,6 +489,40 @@ mod tests {
         let mut out = Vec::new();
         assert_eq!(frames.of_bytes(&[2; 120], 4, &mut out), 124);
         assert_eq!(joined(&out, &frames, 4), [2; 120]);
+    }
+
+    #[test]
+    fn under_a_controller_no_body_crosses_an_epoch() {
+        let log: Vec<u8> = (0..400u32).map(|n| n as u8).collect();
+        let epochs = [(1, 0), (3, 20), (4, 130)].map(|(epoch, start)| uringmq_proto::epochs::Epoch { epoch, start });
+        let epochs = Epochs::new(epochs).unwrap();
+        let frames = Frames {
+            segment_bytes: 128,
+            body_max: 50,
+            written: 400,
+            heads: Heads::Switch { epochs: epochs.clone(), confirm: 7 },
+        };
+        let mut tail = TailCache::new(1 << 20);
+        tail.push(Span { phy: PhyOffset(0), at: 0, bytes: 400, buffer: Arc::new(log.clone()) }, |_| {});
+        let (mut by_tail, mut by_bytes) = (Vec::new(), Vec::new());
+        assert_eq!(frames.of_tail(&tail, 5, &mut by_tail), 400);
+        assert_eq!(frames.of_bytes(&log[5..128], 5, &mut by_bytes), 128);
+        for (out, to) in [(by_tail, 400), (by_bytes, 128)] {
+            let (mut out, mut at) = (&out[..], 5);
+            while !out.is_empty() {
+                let head = Head::decode(out).unwrap().unwrap();
+                assert_eq!((head.at, head.confirm), (at, 7));
+                assert!((1..=50).contains(&head.body_bytes));
+                let end = at + head.body_bytes as u64;
+                for byte in [at, end - 1] {
+                    assert_eq!(epochs.of(byte).unwrap().0, head.epoch, "byte {byte}");
+                }
+                assert_eq!(out[ha_switch::HEAD_BYTES..][..head.body_bytes], log[at as usize..end as usize]);
+                out = &out[ha_switch::HEAD_BYTES + head.body_bytes..];
+                at = end;
+            }
+            assert_eq!(at, to);
+        }
     }
 
     #[test]

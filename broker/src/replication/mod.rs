@@ -1,10 +1,13 @@
-//! Apache's default HA protocol, both ways: a master feeds its log to the slaves that connect, a slave follows its master. Runs on one
+//! Apache's default HA protocol, and under a controller its auto-switch HA, both ways: a master feeds its log to the slaves that connect, a
+//! slave follows its master. Runs on one
 //! shard, not the writer's where there is a choice. To the master it is one more reader of the log and one more condition before an
 //! acknowledgement; to a slave it is the writer's only source. Source: replication sheet 2, 3, 4.
 pub mod agree;
+pub mod epoch_file;
 pub mod link;
 pub mod master;
 pub mod slave;
+pub mod sync_set;
 pub mod tables;
 pub mod truncate;
 
@@ -17,6 +20,7 @@ use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use sync_set::Switch;
 use uringmq_proto::body::stats::{HaClientRuntimeInfo, HaConnectionInfo, HaRuntimeInfo};
 
 /// The shard for the role: neither the writer's nor control's where there are three, the other one of two.
@@ -33,13 +37,15 @@ pub struct Replication {
     /// A slave's.
     pub following: Following,
     pub truncation: truncate::Truncation,
+    /// Controller mode.
+    pub switch: Option<Switch>,
     /// A slave whose log is to be cut starts over.
     pub stop: StopHandle,
 }
 
 impl Replication {
-    pub fn new(stop: StopHandle) -> Self {
-        Replication { stop, ..Replication::default() }
+    pub fn new(stop: StopHandle, switch: Option<Switch>) -> Self {
+        Replication { stop, switch, ..Replication::default() }
     }
 
     /// There is more of the log.
@@ -54,6 +60,16 @@ impl Replication {
             return;
         }
         let slaves = self.slaves.borrow();
+        if let Some(switch) = self.switch.as_ref().filter(|_| config.all_in_sync()) {
+            let Some(mark) = switch.mark(shard, &slaves) else { return };
+            // It never goes back, but from "no others" to what the first other one has.
+            let before = shard.marks.replicated.load(Ordering::Acquire);
+            let mark = if before == u64::MAX { mark } else { mark.max(before) };
+            if shard.marks.replicated.swap(mark, Ordering::AcqRel) != mark {
+                shard.mesh.push(shard.writer_shard, crate::mesh::Msg::Replicated);
+            }
+            return;
+        }
         let acks = slaves.iter().map(|slave| slave.confirmed(shard)).collect();
         let mark = replicated_mark(acks, config.in_sync_replicas);
         if shard.marks.replicated.fetch_max(mark, Ordering::AcqRel) < mark {
@@ -68,6 +84,11 @@ impl Replication {
 
     fn gone(&self, shard: &Shard, slave: &Rc<Slave>) {
         self.slaves.borrow_mut().retain(|other| !Rc::ptr_eq(other, slave));
+        if let (Some(switch), Some(id)) = (&self.switch, slave.replica.get())
+            && !self.slaves.borrow().iter().any(|other| other.replica.get() == Some(id))
+        {
+            switch.note_gone(id);
+        }
         shard.marks.slaves.store(self.slaves.borrow().len() as u64, Ordering::Relaxed);
     }
 }

@@ -106,6 +106,18 @@ async fn decide(
     Ok(format!("{found}; the log is cut at {at} by a start that comes now"))
 }
 
+/// Controller mode: the master's log is this one's up to `point` at most. Orders the cut there, or behind the last whole record before it, and
+/// asks for the start that makes it; where it will be. `own` itself when not one record would stay.
+pub async fn cut_at(shard: &Rc<Shard>, own: u64, point: u64, why: &str) -> Result<u64, Disagreement> {
+    let Some(parting) = Logs::new(shard, own).parting_at(point).await? else { return Ok(own) };
+    let order = order(shard, own, parting, &Disagreement::Settled(why.to_owned())).await?;
+    let kept = order.kept.as_deref().unwrap_or("no file");
+    let (at, bytes, records) = (order.at, own - order.at, order.records);
+    warn!(at, bytes, records, kept, why, "the end of this slave's log is cut off; the broker starts over for it");
+    shard.replication.as_ref().expect("runs on the replication shard").stop.request_again();
+    Ok(at)
+}
+
 /// Keeps what will be cut and orders the cut; both durable when it returns.
 async fn order(shard: &Rc<Shard>, own: u64, parting: Parting, found: &Disagreement) -> Result<CutOrder, Disagreement> {
     let root = shard.config().store_root.clone();
@@ -187,6 +199,37 @@ impl Logs {
             segment = end;
         }
         Ok(Some(parting))
+    }
+
+    /// Where this log is cut so that nothing behind `point` stays; `None` when no record would.
+    async fn parting_at(&self, point: u64) -> Result<Option<Parting>, StoreError> {
+        let mut parting = Parting { last: 0, at: 0, records: 0, first: None };
+        let before = point.min(self.own.max).saturating_sub(1);
+        let mut segment = self.own.min.max(before - before % self.segment_bytes);
+        loop {
+            let begin = segment;
+            while segment < self.own.max {
+                let end = self.own.max.min(segment - segment % self.segment_bytes + self.segment_bytes);
+                self.walk(segment, end, |at, bytes| match at + u64::from(bytes) <= point {
+                    true => (parting.last, parting.at) = (at, at + u64::from(bytes)),
+                    false => {
+                        parting.records += 1;
+                        parting.first.get_or_insert(at);
+                    }
+                })
+                .await?;
+                segment = end;
+            }
+            if parting.at > 0 {
+                return Ok(Some(parting));
+            }
+            if begin <= self.own.min {
+                return Ok(None);
+            }
+            // No record ends in this segment before the point: the one before has the last.
+            segment = self.own.min.max(begin - self.segment_bytes);
+            (parting.records, parting.first) = (0, None);
+        }
     }
 
     /// Calls `each` with place and size of the whole records in `from..to`, which lies in one segment and begins with a record.

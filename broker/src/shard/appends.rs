@@ -130,11 +130,19 @@ pub struct Receipt {
 /// Why a run was refused; crosses cores, so the store's error is reduced to what the asker needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    TooLarge { bytes: usize, max: usize },
+    TooLarge {
+        bytes: usize,
+        max: usize,
+    },
     NoSpace(PhyOffset),
-    Poisoned { op: &'static str, at: PhyOffset },
+    Poisoned {
+        op: &'static str,
+        at: PhyOffset,
+    },
     DiskFull,
     Slave,
+    /// The SyncStateSet is smaller than minInSyncReplicas.
+    TooFewReplicas,
 }
 
 impl Refusal {
@@ -144,6 +152,7 @@ impl Refusal {
             StoreError::NoSpace(at) => Refusal::NoSpace(*at),
             StoreError::DiskFull => Refusal::DiskFull,
             StoreError::Slave => Refusal::Slave,
+            StoreError::TooFewReplicas => Refusal::TooFewReplicas,
             StoreError::Poisoned { op, at } | StoreError::Io { op, at, .. } => Refusal::Poisoned { op, at: *at },
             StoreError::Corrupt { at, .. } | StoreError::OutOfRange(at) => Refusal::Poisoned { op: "append", at: *at },
             StoreError::File { op, .. } => Refusal::Poisoned { op, at: PhyOffset(0) },
@@ -157,6 +166,7 @@ impl Refusal {
             Refusal::Poisoned { op, at } => StoreError::Poisoned { op, at },
             Refusal::DiskFull => StoreError::DiskFull,
             Refusal::Slave => StoreError::Slave,
+            Refusal::TooFewReplicas => StoreError::TooFewReplicas,
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::control::Control;
 use crate::control::mappings::MappingTable;
 use crate::mesh::{Forward, Mesh, Msg};
 use crate::placement::{self, ShardId};
+use crate::replicas::Replicas;
 use crate::replication::Replication;
 use crate::requests::Origin;
 use crate::snapshot::{FilterTable, GroupTable, Topic, TopicTable};
@@ -45,6 +46,10 @@ pub struct Marks {
     pub checkpointed: AtomicU64,
     /// Behind the last byte that as many slaves have as inSyncReplicas asks for. Written by the replication shard.
     pub replicated: AtomicU64,
+    /// Controller mode: up to there consumers may read a slave's log. Written by the replication shard.
+    pub confirmed: AtomicU64,
+    /// Controller mode: members of the SyncStateSet. Written by the replication shard.
+    pub in_sync: AtomicU64,
     /// A slave: 1 while its master feeds it. Written by the replication shard.
     pub following: AtomicU64,
     /// Slaves connected. Written by the replication shard.
@@ -134,6 +139,8 @@ pub struct Shard {
     pub index: Option<Index>,
     /// Held by whoever writes the checkpoint; shard 0 only.
     pub checkpoint_turn: Turn,
+    /// Controller mode.
+    pub replicas: Option<Replicas>,
     /// The writer shard only.
     pub writer: Option<Writer>,
     /// The replication shard only.
@@ -234,7 +241,7 @@ impl Shard {
             Msg::Appended(acks) => self.on_appended(*acks),
             Msg::Committed(c) => self.on_committed(c),
             Msg::Written(spans) => self.on_written(&spans),
-            Msg::Replicated => self.writer.as_ref().expect("told to the writer shard").held.release(self),
+            Msg::Replicated => self.writer.as_ref().expect("told to the writer shard").release(self),
             Msg::Pull(ask) => self.on_pull(*ask),
             Msg::PullFound(found) => self.on_pull_found(*found),
             Msg::Forward(f) => self.on_forward(*f),

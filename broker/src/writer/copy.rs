@@ -8,6 +8,7 @@ use crate::mesh::Msg;
 use crate::shard::Shard;
 use crate::shard::dispatch::entry_of;
 use crate::writer::committed::{Committed, Span};
+use crate::writer::unconfirmed::bound;
 use crate::writer::{await_checkpoint, sync, tell_all};
 use crate::{Log, config::FlushDiskType};
 use smallvec::smallvec;
@@ -32,6 +33,8 @@ pub struct Copier {
     partial: RefCell<Vec<u8>>,
     /// Records below were told to the shards; above the log's end inside the filler of a segment.
     walked: Cell<u64>,
+    /// Records below were handed on, to be shown once they are confirmed.
+    handed_on: Cell<u64>,
 }
 
 impl Copier {
@@ -42,6 +45,7 @@ impl Copier {
             turn: Turn::default(),
             partial: RefCell::default(),
             walked: Cell::new(end.0),
+            handed_on: Cell::new(end.0),
         }
     }
 
@@ -106,6 +110,7 @@ impl Copier {
     async fn begin(&self, shard: &Rc<Shard>, log: &mut Log, start: PhyOffset) -> Result<(), StoreError> {
         log.start_at(start).await?;
         self.walked.set(start.0);
+        self.handed_on.set(start.0);
         let marks = &shard.marks;
         for mark in [&marks.min, &marks.written, &marks.durable, &marks.readable] {
             mark.store(start.0, Ordering::Release);
@@ -175,7 +180,7 @@ impl Copier {
         self.partial.replace(buffer.split_off(whole));
         self.walked.set(to);
         let readable = PhyOffset(to.min(shard.marks.written.load(Ordering::Acquire)));
-        let before = shard.marks.readable.swap(readable.0, Ordering::AcqRel);
+        let before = self.handed_on.replace(readable.0);
         if readable.0 == before {
             return;
         }
@@ -199,7 +204,14 @@ impl Copier {
         let span = Span { phy: PhyOffset(from), at: 0, bytes, buffer: Arc::new(buffer) };
         let spans = if bytes > 0 { smallvec![span] } else { smallvec![] };
         let (from, since) = (PhyOffset(before), Instant::now());
-        tell_all(shard, Committed { since, from, to: readable, spans, entries, hashes });
+        let committed = Committed { since, from, to: readable, spans, entries, hashes };
+        if shard.config.borrow().confirms() {
+            let unconfirmed = &shard.writer.as_ref().expect("runs on the writer shard").unconfirmed;
+            unconfirmed.hold(committed);
+            return unconfirmed.release(shard, bound(shard));
+        }
+        shard.marks.readable.store(readable.0, Ordering::Release);
+        tell_all(shard, committed);
     }
 }
 

@@ -3,6 +3,7 @@ pub mod committed;
 pub mod copy;
 pub mod held;
 mod pipeline;
+pub mod unconfirmed;
 pub mod upkeep;
 
 use crate::mesh::{Event, Msg};
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tracing::error;
+use unconfirmed::Unconfirmed;
 use uringmq_proto::message::{self, prop};
 use uringmq_proto::record;
 use uringmq_proto::types::{PhyOffset, QueueKey, QueueOffset};
@@ -61,6 +63,8 @@ pub struct Writer {
     /// Where acknowledgements are noted beside the log's operations, when they are recorded.
     pub ops: Option<OpLog>,
     pub held: HeldAcks,
+    /// Controller mode: batches that consumers may not see yet.
+    pub unconfirmed: Unconfirmed,
     /// A slave's: the log, which only its master adds to.
     pub copier: Option<Copier>,
 }
@@ -70,6 +74,7 @@ impl Writer {
         Writer {
             copier,
             held: HeldAcks::default(),
+            unconfirmed: Unconfirmed::default(),
             inbox: RefCell::default(),
             ready: Event::default(),
             next: RefCell::default(),
@@ -95,6 +100,11 @@ impl Writer {
     }
     pub fn set_next(&self, next: Vec<(QueueKey, QueueOffset)>) {
         *self.next.borrow_mut() = next;
+    }
+    /// The replicated or confirmed mark moved: shows to consumers what they may see, then answers who waits for that.
+    pub fn release(&self, shard: &Shard) {
+        self.unconfirmed.release(shard, unconfirmed::bound(shard));
+        self.held.release(shard);
     }
     pub fn checkpoint_tried(&self, ok: bool) {
         self.checkpoint_failed.set(!ok);
@@ -157,7 +167,7 @@ impl Waiting {
         Waiting { groups, placed, refused: Vec::new() }
     }
 
-    fn place(&mut self, log: &mut Log, group: AppendGroup, full: bool) {
+    fn place(&mut self, log: &mut Log, group: AppendGroup, refused: Option<Refusal>) {
         let index = self.groups.len() as u32;
         self.groups.push(group);
         let group = self.groups.last_mut().expect("just pushed");
@@ -175,9 +185,9 @@ impl Waiting {
                 (true, 0) => record_count as u64,
                 (true, messages) => messages as u64,
             };
-            let outcome = match full {
-                true => Err(Refusal::DiskFull),
-                false => log.place_counted((run.key, count), records, lens).map_err(|e| Refusal::of(&e)),
+            let outcome = match refused {
+                Some(refusal) => Err(refusal),
+                None => log.place_counted((run.key, count), records, lens).map_err(|e| Refusal::of(&e)),
             };
             match outcome {
                 Ok(p) => {
@@ -233,7 +243,7 @@ impl Waiting {
         match (slaves, &shard.writer) {
             (Some(end), Some(writer)) if acks.iter().any(|of| !of.is_empty()) => {
                 writer.held.hold(end.0, acks, Duration::from_millis(shard.config.borrow().slave_timeout_ms));
-                writer.held.release(shard); // they may have been faster than our own disk
+                writer.release(shard); // they may have been faster than our own disk
             }
             _ => held::send(shard, acks),
         }
@@ -334,6 +344,16 @@ fn finish(log: &Log, group: &mut AppendGroup, n: usize) {
 /// The writer's loop; ends when stopped and the inbox is empty.
 pub async fn run(shard: Rc<Shard>, log: Log, sync_flush: bool) {
     Pipeline::new(shard, log, sync_flush).run().await;
+}
+
+/// Why nothing is stored just now.
+fn refused_now(shard: &Shard) -> Option<Refusal> {
+    if shard.marks.disk_full.load(Ordering::Relaxed) != 0 {
+        return Some(Refusal::DiskFull);
+    }
+    let config = shard.config.borrow();
+    let few = || shard.marks.in_sync.load(Ordering::Relaxed) < config.min_in_sync_replicas.into();
+    (config.controller_mode && few()).then_some(Refusal::TooFewReplicas)
 }
 
 /// The loop of a slave's writer, whose log only [`Copier`] adds to: what else comes is refused. Ends when stopped.

@@ -1,7 +1,7 @@
 //! The writer's loop: what arrived is placed while the disk writes, up to two writes are under way beside each other, and with SYNC_FLUSH
 //! one sync beside them. Load alone sets the sizes: nothing waits for a timer.
 use super::committed::Committed;
-use super::{Waiting, Writer, await_checkpoint, sync, tell_all};
+use super::{Waiting, Writer, await_checkpoint, refused_now, sync, tell_all};
 use crate::Log;
 use crate::mesh::Msg;
 use crate::shard::Shard;
@@ -93,14 +93,14 @@ impl Pipeline {
         for (key, next) in writer.next.take() {
             self.log.set_next(key, next);
         }
-        let full = self.shard.marks.disk_full.load(Ordering::Relaxed) != 0;
+        let refused = refused_now(&self.shard);
         loop {
             let fits = writer.inbox.borrow().front().is_some_and(|group| self.log.fits(group.bytes.len()));
             if !fits {
                 break;
             }
             let group = writer.inbox.borrow_mut().pop_front().expect("front was there");
-            self.filling.place(&mut self.log, *group, full);
+            self.filling.place(&mut self.log, *group, refused);
         }
         if !self.filling.refused.is_empty() {
             self.filling.answer(&self.shard, None, |_| false);
@@ -192,15 +192,20 @@ impl Pipeline {
         shard.stages.took(Stage::Write, complete - begun);
         let marks = &shard.marks;
         marks.written.store(written.to.0, Ordering::Release);
-        if self.sync_flush {
+        let confirms = shard.config.borrow().confirms();
+        if self.sync_flush || confirms {
             // Who waits for nothing is told at once; the others when disk and slaves have it, which both begin now.
             waiting.acknowledge(&shard, OpKind::Acked, None, |run| !run.wait_durable);
             let slaves = marks.slaves.load(Ordering::Relaxed) > 0;
-            let committed = slaves.then(|| waiting.committed(&shard, written.from, written.to));
-            if let Some(early) = &committed {
+            let committed = (slaves || confirms).then(|| waiting.committed(&shard, written.from, written.to));
+            if let Some(early) = committed.as_ref().filter(|_| slaves) {
                 shard.mesh.push(shard.ha_shard, Msg::Written(early.spans.iter().cloned().collect()));
             }
-            self.unsynced.push_back(Unsynced { waiting, written, since: complete, committed });
+            let unsynced = Unsynced { waiting, written, since: complete, committed };
+            match self.sync_flush {
+                true => self.unsynced.push_back(unsynced),
+                false => self.commit(unsynced, OpKind::Acked),
+            }
             return;
         }
         let slaves = shard.config.borrow().awaits_slaves().then_some(written.to);
@@ -209,6 +214,24 @@ impl Pipeline {
         waiting.acknowledge(&shard, OpKind::Acked, None, |run| slaves.is_none() || !run.wait_durable);
         waiting.acknowledge(&shard, OpKind::Acked, slaves, |run| slaves.is_some() && run.wait_durable);
         tell_all(&shard, waiting.committed(&shard, written.from, written.to));
+    }
+
+    /// What the disk has as is asked of it: shown to consumers and answered, or held for the SyncStateSet where that confirms it.
+    fn commit(&self, of: Unsynced, kind: OpKind) {
+        let (shard, Unsynced { mut waiting, written, committed, .. }) = (&self.shard, of);
+        let Written { from, to, .. } = written;
+        let mut committed = committed.unwrap_or_else(|| waiting.committed(shard, from, to));
+        committed.since = Instant::now();
+        if shard.config.borrow().confirms() {
+            let writer = shard.writer.as_ref().expect("runs on the writer shard");
+            writer.unconfirmed.hold(committed);
+            waiting.acknowledge(shard, kind, Some(to), |run| run.wait_durable);
+            return writer.release(shard);
+        }
+        shard.marks.readable.store(to.0, Ordering::Release);
+        let slaves = shard.config.borrow().awaits_slaves().then_some(to);
+        waiting.acknowledge(shard, kind, slaves, |run| run.wait_durable);
+        tell_all(shard, committed);
     }
 
     fn start_sync(&mut self) {
@@ -233,16 +256,9 @@ impl Pipeline {
             }
         };
         while self.unsynced.front().is_some_and(|unsynced| unsynced.written.to <= durable) {
-            let mut unsynced = self.unsynced.pop_front().expect("looked at just now");
-            let Written { from, to, .. } = unsynced.written;
+            let unsynced = self.unsynced.pop_front().expect("looked at just now");
             shard.stages.since(Stage::Sync, unsynced.since);
-            shard.marks.readable.store(to.0, Ordering::Release);
-            let slaves = shard.config.borrow().awaits_slaves().then_some(to);
-            unsynced.waiting.acknowledge(&shard, OpKind::AckedDurable, slaves, |run| run.wait_durable);
-            let committed = unsynced.committed.take();
-            let mut committed = committed.unwrap_or_else(|| unsynced.waiting.committed(&shard, from, to));
-            committed.since = Instant::now();
-            tell_all(&shard, committed);
+            self.commit(unsynced, OpKind::AckedDurable);
         }
     }
 

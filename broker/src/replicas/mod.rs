@@ -1,0 +1,151 @@
+//! Controller mode, the broker's side of it: who it is at the controller, that it is alive, and what role it has.
+//!
+//! The agent is a plain thread with blocking sockets. It is there before the shards and after them: roles change by an orderly stop and a
+//! start of the whole program (as for a cut of the log's end), and the controller must hear of this broker all the while. So the
+//! heartbeats' sockets are handed on to the next start ([`Kept`]). Shards know it by two channels: orders to it, views from it. Source:
+//! replication sheet 7 to 9.
+mod agent;
+mod call;
+pub mod identity;
+mod kept;
+
+pub use agent::Agent;
+pub use kept::Kept;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use thiserror::Error;
+
+/// Orders that wait for the agent; more come only from a controller that repeats itself.
+const ORDERS_MAX: usize = 64;
+
+/// What the controller says of the group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    pub master: Option<Master>,
+    /// 0 before the first election.
+    pub epoch: i32,
+    pub set: BTreeSet<i64>,
+    pub set_epoch: i32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Master {
+    pub id: i64,
+    /// Of its broker port.
+    pub address: String,
+}
+
+/// What a broker is, by the controller's word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    Master {
+        epoch: i32,
+    },
+    /// Of whom, is in the view and may change.
+    Slave,
+}
+
+impl View {
+    /// The role of broker `id`; `None` while the group has no master.
+    pub fn role_of(&self, id: i64) -> Option<Role> {
+        let master = self.master.as_ref()?;
+        Some(if master.id == id { Role::Master { epoch: self.epoch } } else { Role::Slave })
+    }
+}
+
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum AlterError {
+    #[error("no controller is reached: {0}")]
+    Unreachable(String),
+    #[error("the broker stops")]
+    Stopping,
+}
+
+/// To the agent.
+pub enum Order {
+    /// Something changed at the controller (1008).
+    Look,
+    /// The master's: another SyncStateSet (1001). The answer is the set as it is now.
+    Alter { set: BTreeSet<i64>, done: flume::Sender<Result<View, AlterError>> },
+    /// Ends the agent, which gives back its heartbeats' sockets.
+    End(flume::Sender<Kept>),
+}
+
+/// What heartbeats say of the log; the shards keep it true.
+#[derive(Debug, Default)]
+pub struct Told {
+    pub epoch: AtomicI64,
+    pub max_offset: AtomicI64,
+    pub confirm_offset: AtomicI64,
+}
+
+impl Told {
+    pub fn set_log(&self, end: u64, confirm: u64) {
+        self.max_offset.store(end as i64, Ordering::Relaxed);
+        self.confirm_offset.store(confirm as i64, Ordering::Relaxed);
+    }
+}
+
+/// What the shards have of the agent. Cheap to clone.
+#[derive(Clone)]
+pub struct Replicas {
+    /// This broker's at the controller.
+    pub id: i64,
+    pub told: Arc<Told>,
+    orders: flume::Sender<Order>,
+    /// Newest views; read by one task of the replication shard.
+    pub views: flume::Receiver<View>,
+    /// As the role was decided.
+    pub first: View,
+}
+
+impl Replicas {
+    /// Nothing is lost when the agent has no room: it has as many orders to look already.
+    pub fn look(&self) {
+        let _ = self.orders.try_send(Order::Look);
+    }
+
+    /// Asks to replace the SyncStateSet, of which this broker is the master; what it is afterwards, replaced or not.
+    ///
+    /// # Errors
+    /// [`AlterError`]: then it may be either.
+    pub async fn alter(&self, set: BTreeSet<i64>) -> Result<View, AlterError> {
+        let (done, answer) = flume::bounded(1);
+        self.orders.try_send(Order::Alter { set, done }).map_err(|_| AlterError::Stopping)?;
+        answer.recv_async().await.unwrap_or(Err(AlterError::Stopping))
+    }
+
+    /// The thread ends; its heartbeats' sockets stay open in what is returned.
+    pub fn end(&self) -> Kept {
+        let (sender, kept) = flume::bounded(1);
+        match self.orders.send(Order::End(sender)) {
+            Ok(()) => kept.recv().unwrap_or_default(),
+            Err(_) => Kept::default(),
+        }
+    }
+}
+
+/// How this broker is known to the controller.
+#[derive(Clone, Debug)]
+pub struct Who {
+    pub cluster: String,
+    pub broker: String,
+    pub address: SocketAddr,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_role_is_the_views() {
+        let master = |id| Some(Master { id, address: "h:1".into() });
+        let view = |master| View { master, epoch: 7, ..View::default() };
+        assert_eq!(view(None).role_of(1), None);
+        assert_eq!(view(master(1)).role_of(1), Some(Role::Master { epoch: 7 }));
+        assert_eq!(view(master(2)).role_of(1), Some(Role::Slave));
+    }
+}
