@@ -13,7 +13,8 @@ pub struct Node {
 }
 
 impl Node {
-    fn new(server: &'static str, dir: PathBuf, conf: String, port: u16) -> Self {
+    /// Not started yet.
+    pub fn new(server: &'static str, dir: PathBuf, conf: String, port: u16) -> Self {
         std::fs::create_dir_all(&dir).expect("a directory for the node");
         Node { process: Process::new(server, dir), conf, addr: SocketAddr::from(([127, 0, 0, 1], port)) }
     }
