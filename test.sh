@@ -125,7 +125,13 @@ pairs() { bench-harness/interop/run-pairs; }
 
 migration() { bench-harness/interop/run-migration; }
 
-controller() { bench-harness/interop/run-controller; }
+# Apache's brokers under our controllers, then one of ours beside one of Apache's, either first.
+controller() {
+  local brokers
+  for brokers in apache,apache ours,apache apache,ours; do
+    bench-harness/interop/run-controller --brokers "$brokers" || return
+  done
+}
 
 # kill_loop FLUSH_DISK_TYPE ROUNDS [chaos]: kill -9 under load and restart, over and over on one store; everything acknowledged must be
 # there. With chaos, the log is damaged behind the last acknowledged record before each restart.
