@@ -123,8 +123,8 @@ fn what_only_the_old_master_has_is_not_served_and_is_cut_off() {
     let end = group.written(old);
     group.brokers[old].kill();
     others.iter().for_each(|n| group.brokers[*n].start());
-    let new = until("another master", || group.try_master().filter(|(new, _)| *new != old));
-    let mut client = until("the new master serves", || Client::try_connect(group.brokers[new.0].addr));
+    until("another master", || group.try_master().filter(|(new, _)| *new != old));
+    let mut client = group.client_of_master();
     until("a message that is acknowledged", || (client.send(TOPIC, 0, "", b"after").code == 0).then_some(()));
     group.brokers[old].start();
     group.in_sync(&[1, 2, 3]);
@@ -164,8 +164,8 @@ fn a_master_serves_while_the_controller_is_away_and_stays_master() {
     assert_eq!((0..QUEUES).map(|queue| served(&mut client, queue).len()).sum::<usize>(), 41);
     // And it still fails over under the controller that came back.
     group.brokers[before.0].kill();
-    let new = until("another master", || group.try_master().filter(|(new, _)| *new != before.0));
-    let mut client = until("the new master serves", || Client::try_connect(group.brokers[new.0].addr));
+    until("another master", || group.try_master().filter(|(new, _)| *new != before.0));
+    let mut client = group.client_of_master();
     assert_eq!((0..QUEUES).map(|queue| served(&mut client, queue).len()).sum::<usize>(), 41);
     group.no_panic();
 }
