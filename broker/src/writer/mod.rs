@@ -372,18 +372,21 @@ pub async fn refuse_appends(shard: Rc<Shard>) {
     writer.stopped.set();
 }
 
-/// Holds the next batch while the checkpoint is too far behind; only small segments get there. Never for long: a checkpoint that fails,
-/// or covers no more because a shard is behind, must not stop the writes.
-async fn await_checkpoint(shard: &Shard, writer: &Writer) {
-    let segment_bytes = shard.config().segment_bytes;
+/// Whether the checkpoint is so far behind that the next batch is held for it; only small segments get there.
+fn checkpoint_lags(shard: &Shard) -> bool {
+    let segment_bytes = shard.config.borrow().segment_bytes;
     let segments = |mark: &AtomicU64| mark.load(Ordering::Acquire) / segment_bytes;
-    let marks = &shard.marks;
-    let behind = || segments(&marks.written) > segments(&marks.checkpointed) + UNCOVERED_SEGMENTS_MAX;
-    if !behind() {
+    segments(&shard.marks.written) > segments(&shard.marks.checkpointed) + UNCOVERED_SEGMENTS_MAX
+}
+
+/// Waits for the checkpoint while it lags. Never for long: one that fails, or covers no more because a shard is behind, must not stop the
+/// writes.
+async fn await_checkpoint(shard: &Shard, writer: &Writer) {
+    if !checkpoint_lags(shard) {
         return;
     }
     let covered = async {
-        while behind() && !writer.checkpoint_failed.get() {
+        while checkpoint_lags(shard) && !writer.checkpoint_failed.get() {
             writer.checkpoint_tried.wait().await;
         }
     };

@@ -1,7 +1,7 @@
 //! The writer's loop: what arrived is placed while the disk writes, up to two writes are under way beside each other, and with SYNC_FLUSH
 //! one sync beside them. Load alone sets the sizes: nothing waits for a timer.
 use super::committed::Committed;
-use super::{Waiting, Writer, await_checkpoint, refused_now, sync, tell_all};
+use super::{Waiting, Writer, await_checkpoint, checkpoint_lags, refused_now, sync, tell_all};
 use crate::Log;
 use crate::mesh::Msg;
 use crate::shard::Shard;
@@ -74,9 +74,8 @@ impl Pipeline {
         loop {
             self.place_arrived(writer);
             self.start_sync();
-            if self.start().await || self.settle().await {
+            if self.start(writer).await || self.settle().await {
                 writer.tail_moved.set();
-                await_checkpoint(&shard, writer).await;
                 continue;
             }
             let busy = !self.flights.is_empty() || self.sync.is_some();
@@ -108,9 +107,18 @@ impl Pipeline {
     }
 
     /// Starts what is placed, if it is its time; true when it did.
-    async fn start(&mut self) -> bool {
+    async fn start(&mut self, writer: &Writer) -> bool {
+        if !self.log.pending() {
+            return false;
+        }
+        if checkpoint_lags(&self.shard) {
+            if !self.flights.is_empty() || self.sync.is_some() {
+                return false; // they are answered first
+            }
+            await_checkpoint(&self.shard, writer).await;
+        }
         if !self.log.may_start() {
-            if self.flights.is_empty() && self.log.pending() {
+            if self.flights.is_empty() {
                 self.write_alone().await;
                 return true;
             }
