@@ -12,6 +12,7 @@ mod sides;
 mod table;
 mod verify;
 
+use crate::counters::Counters;
 use crate::error::BenchError;
 use crate::idle;
 use crate::on_executor;
@@ -258,6 +259,7 @@ impl Bench<'_> {
         }
         let costs = self.side.stores() && !sends.costs.is_empty();
         let log_before = if costs { log_end(self.args).ok() } else { None };
+        let mut counters = costs.then(|| Counters::attach(pid));
         let before = Costs::of(pid);
         let sent = load.send(self.args.secs, sends.how)?;
         let option = |name: &str| sends.how.iter().skip_while(|w| **w != name).nth(1).and_then(|n| n.parse().ok());
@@ -273,14 +275,22 @@ impl Bench<'_> {
             return Ok(());
         }
         let (after, messages) = (Costs::of(pid), (sent.acknowledged * batch).max(1) as f64);
+        let calls = counters.as_mut().and_then(Counters::system_calls).map(|calls| calls as f64 / messages);
+        let cycles = counters.as_mut().and_then(Counters::cycles).map(|cycles| cycles as f64 / messages / 1000.0);
+        drop(counters);
         let log_after = if costs { log_end(self.args).ok() } else { None };
+        let grown =
+            log_before.zip(log_after).map(|(from, to)| to.saturating_sub(from) as f64).filter(|grown| *grown > 0.0);
         for row in sends.costs {
-            match (row.figure, log_before, log_after) {
-                (Figure::Cpu, ..) => self.note(*row, (after.cpu_us - before.cpu_us) / messages),
-                (_, Some(from), Some(to)) if to > from => {
-                    self.note(*row, (after.disk_bytes - before.disk_bytes) / (to - from) as f64);
-                }
-                _ => {} // one that does not tell where its log ends
+            let cost = match row.figure {
+                Figure::Cpu => Some((after.cpu_us - before.cpu_us) / messages),
+                Figure::SystemCalls => calls,
+                Figure::Cycles => cycles,
+                _ => grown.map(|grown| (after.disk_bytes - before.disk_bytes) / grown),
+            };
+            // One that does not tell where its log ends, or that may not be counted, has no such figure.
+            if let Some(cost) = cost {
+                self.note(*row, cost);
             }
         }
         if grouped && let Some(syncs) = stage(&stages(self.args)?, "5-sync", "count=").filter(|syncs| *syncs > 0.0) {

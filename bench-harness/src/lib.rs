@@ -4,6 +4,7 @@
 //! Latencies are measured with hdrhistogram. In the open loop they count from the time a message should have been sent, so a
 //! server that stalls does not hide the messages it kept from being sent ("coordinated omission").
 mod compare;
+mod counters;
 mod e2e;
 mod error;
 #[cfg(test)]

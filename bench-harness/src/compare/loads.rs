@@ -18,6 +18,10 @@ pub(super) enum Figure {
     Amplification,
     /// Time of the server's process on any core for a message, in microseconds.
     Cpu,
+    /// System calls of the server's threads for a message.
+    SystemCalls,
+    /// Cycles of the cores in the server's threads for a message, in thousands.
+    Cycles,
 }
 
 impl Figure {
@@ -31,6 +35,8 @@ impl Figure {
             Figure::Kilobytes => "KB",
             Figure::Amplification => "x",
             Figure::Cpu => "us",
+            Figure::SystemCalls => "calls",
+            Figure::Cycles => "k",
         }
     }
 
@@ -46,6 +52,8 @@ impl Figure {
             Figure::Refused => ", refused",
             Figure::Amplification => ", written to disk per byte of the log",
             Figure::Cpu => ", processor time a message",
+            Figure::SystemCalls => ", system calls a message",
+            Figure::Cycles => ", cycles a message",
             _ => "",
         }
     }
@@ -132,7 +140,9 @@ pub(super) struct Sends {
     pub(super) costs: &'static [Row],
 }
 
-use Figure::{Amplification, Cpu, Kilobytes, Megabytes, MsgPerS, P50, P99, P999, Refused, Seconds};
+use Figure::{
+    Amplification, Cpu, Cycles, Kilobytes, Megabytes, MsgPerS, P50, P99, P999, Refused, Seconds, SystemCalls,
+};
 use Wanted::{AtMost, Nothing, Part, Said, Times};
 
 /// Those of the README's short table; `--loads all` runs every one.
@@ -151,6 +161,8 @@ pub(super) const SENDS: &[Sends] = &[
         costs: &[
             row("closed loop, 8 connections x 32", Amplification, AtMost(2.3)),
             row("closed loop, 8 connections x 32", Cpu, Nothing),
+            row("closed loop, 8 connections x 32", SystemCalls, Nothing),
+            row("closed loop, 8 connections x 32", Cycles, Nothing),
         ],
     },
     Sends {
@@ -187,7 +199,12 @@ pub(super) const SENDS: &[Sends] = &[
             row("open loop 10 k msg/s", P99, AtMost(1.0)),
             row("open loop 10 k msg/s", P999, Part(10.0)),
         ],
-        costs: &[row("open loop 10 k msg/s", Amplification, AtMost(6.0)), row("open loop 10 k msg/s", Cpu, Nothing)],
+        costs: &[
+            row("open loop 10 k msg/s", Amplification, AtMost(6.0)),
+            row("open loop 10 k msg/s", Cpu, Nothing),
+            row("open loop 10 k msg/s", SystemCalls, Nothing),
+            row("open loop 10 k msg/s", Cycles, Nothing),
+        ],
     },
     Sends {
         key: "open-30k",
