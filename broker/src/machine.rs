@@ -1,4 +1,5 @@
 //! What this machine has: the cores that the process may use, and its memory.
+use std::io;
 use std::sync::atomic::AtomicBool;
 
 /// Rings made from now on take completions when their shard enters the kernel, instead of interrupting it: for a shard that no other one
@@ -25,12 +26,19 @@ pub fn memory_bytes() -> u64 {
     u64::try_from(pages).unwrap_or(0) * u64::try_from(page).unwrap_or(0)
 }
 
-/// Files that the process may have open at once.
-pub fn open_files_max() -> usize {
+/// A limit of this process, soft and hard.
+pub fn limit(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a writable rlimit.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
-    if known { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 0 }
+    match unsafe { libc::getrlimit(resource, &mut limit) } {
+        0 => Ok(limit),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Files that the process may have open at once; 0 when that is not known.
+pub fn open_files_max() -> usize {
+    limit(libc::RLIMIT_NOFILE).map_or(0, |limit| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX))
 }
 
 /// Has the process get its memory in small pages only. A huge one is zeroed whole when it is first touched: hundreds of microseconds in the

@@ -1,6 +1,7 @@
 //! What the machine must offer, looked at once before any shard starts: io_uring, locked memory, open files, a filesystem with direct
 //! I/O, the store's lock. Each refusal is one plain sentence with its cure. Also finds the core that takes the disk's interrupt, where
 //! the writer does best (findings: completions of direct writes run there).
+use crate::machine;
 use std::ffi::CString;
 use std::fs;
 use std::io;
@@ -110,11 +111,7 @@ fn diagnose(error: io::Error, disabled: Option<u8>, filtered: bool, release: &st
 /// Raises the soft limit of `resource` to `want` (the hard limit at most; the hard limit too where this process may) and returns the
 /// soft limit then.
 fn raise_limit(resource: libc::__rlimit_resource_t, want: u64) -> io::Result<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a writable rlimit.
-    if unsafe { libc::getrlimit(resource, &mut limit) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let limit = machine::limit(resource)?;
     if limit.rlim_cur >= want {
         return Ok(limit.rlim_cur);
     }
@@ -148,10 +145,8 @@ pub fn locked_memory(executors: usize) -> Result<Option<String>, StartError> {
 
 /// Raises the limit of open files to the hard one; a warning when that is little.
 pub fn open_files() -> Option<String> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a writable rlimit.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
-    let want = if known { limit.rlim_max.max(limit.rlim_cur) } else { OPEN_FILES_WANTED };
+    let limit = machine::limit(libc::RLIMIT_NOFILE);
+    let want = limit.map_or(OPEN_FILES_WANTED, |limit| limit.rlim_max.max(limit.rlim_cur));
     match raise_limit(libc::RLIMIT_NOFILE, want) {
         Ok(files) if files < OPEN_FILES_WANTED => Some(format!(
             "only {files} files may be open at once; raise the limit to {OPEN_FILES_WANTED} or more (ulimit -n, LimitNOFILE= in a systemd unit)"

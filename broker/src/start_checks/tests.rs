@@ -85,9 +85,7 @@ fn limits_are_raised_or_the_need_is_told() {
     let text = bytes(65536).to_string();
     assert!(text.contains("ulimit -l 1024") && text.contains("LimitMEMLOCK=1048576"), "{text}");
     open_files();
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a writable rlimit.
-    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
+    let limit = machine::limit(libc::RLIMIT_NOFILE).unwrap();
     assert_eq!(limit.rlim_cur, limit.rlim_max);
 }
 
