@@ -171,6 +171,11 @@ impl<F: File> Batch<F> {
         self.parts[0].from + self.kept as u64
     }
 
+    /// The next buffer is for a batch like this one.
+    fn expect_alike(&mut self) {
+        self.capacity = (2 * self.placed).next_power_of_two().max(CAPACITY_MIN).min(self.capacity_max);
+    }
+
     /// Takes the only part out to be written beside what comes next: up to its last whole block, whose rest stays placed, or all of it;
     /// then its last block is begun anew with the same bytes.
     pub(crate) fn take_off(&mut self, file: &F, whole_blocks: bool) -> Part<F> {
@@ -178,7 +183,7 @@ impl<F: File> Batch<F> {
         assert!(self.parts.is_empty(), "a batch that rolls is written alone");
         let from = align_down(part.at());
         let rest = (from - part.from) as usize..part.fill;
-        self.capacity = (2 * self.placed).next_power_of_two().max(CAPACITY_MIN).min(self.capacity_max);
+        self.expect_alike();
         self.parts.push(Part::new(file, self.capacity, from, part.segment_end, &part.bytes()[rest.clone()]));
         (self.kept, self.placed) = if whole_blocks { (0, rest.len()) } else { (rest.len(), 0) };
         if whole_blocks {
@@ -193,7 +198,7 @@ impl<F: File> Batch<F> {
         let from = align_down(last.at());
         let kept = last.at() - from;
         let begin = (from - last.from) as usize;
-        self.capacity = (2 * self.placed).next_power_of_two().max(CAPACITY_MIN).min(self.capacity_max);
+        self.expect_alike();
         self.begin_again(file, self.parts.len() - 1, begin..begin + kept as usize);
     }
 
