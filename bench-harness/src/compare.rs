@@ -516,25 +516,27 @@ impl Costs {
     }
 }
 
-fn log_end(args: &CompareArgs) -> Result<u64, BenchError> {
+/// What the broker answers over a connection of its own.
+fn asked<T: Send + 'static>(
+    args: &CompareArgs,
+    ask: impl AsyncFnOnce(&Caller) -> Result<T, BenchError> + Send + 'static,
+) -> Result<T, BenchError> {
     let broker = broker(args);
     on_executor(None, move || async move {
         let caller = Caller::dial(broker).await?;
-        let end = caller.log_end().await;
+        let answer = ask(&caller).await;
         caller.close().await;
-        end
+        answer
     })
+}
+
+fn log_end(args: &CompareArgs) -> Result<u64, BenchError> {
+    asked(args, Caller::log_end)
 }
 
 /// The broker's stages since the last call.
 fn stages(args: &CompareArgs) -> Result<Vec<(String, String)>, BenchError> {
-    let broker = broker(args);
-    on_executor(None, move || async move {
-        let caller = Caller::dial(broker).await?;
-        let stages = caller.stages().await;
-        caller.close().await;
-        stages
-    })
+    asked(args, Caller::stages)
 }
 
 /// A figure of a stage, as `count=` or `p99=` (microseconds) in its line.
