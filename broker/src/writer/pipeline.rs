@@ -139,19 +139,24 @@ impl Pipeline {
         let flight = self.log.start(whole_to);
         let rest = whole_to.map_or_else(Waiting::new, |to| self.filling.split_off(to));
         let waiting = mem::replace(&mut self.filling, rest);
-        let begun = Instant::now();
-        waiting.groups.iter().for_each(|g| self.shard.stages.took(Stage::Wait, begun - g.stamps.taken));
+        let begun = self.begin(&waiting);
         let mut run: Running<Landed> = Box::pin(flight.run());
         let landed = future::poll_once(&mut run).await;
         self.flights.push_back(Flight { waiting, begun, run, landed });
         true
     }
 
+    /// The write of a batch begins, and its groups have waited for it.
+    fn begin(&self, waiting: &Waiting) -> Instant {
+        let begun = Instant::now();
+        waiting.groups.iter().for_each(|g| self.shard.stages.took(Stage::Wait, begun - g.stamps.taken));
+        begun
+    }
+
     /// A roll, or what follows a refused batch.
     async fn write_alone(&mut self) {
         let mut waiting = mem::replace(&mut self.filling, Waiting::new());
-        let begun = Instant::now();
-        waiting.groups.iter().for_each(|g| self.shard.stages.took(Stage::Wait, begun - g.stamps.taken));
+        let begun = self.begin(&waiting);
         match self.log.write(false).await {
             Ok(written) => self.written(waiting, written, begun),
             Err(e) => waiting.fail(&self.shard, &e, |_| true),
@@ -228,9 +233,9 @@ impl Pipeline {
     fn commit(&self, of: Unsynced, kind: OpKind) {
         let (shard, Unsynced { mut waiting, written, committed, .. }) = (&self.shard, of);
         let Written { from, to, .. } = written;
-        let mut committed = committed.unwrap_or_else(|| waiting.committed(shard, from, to));
-        committed.since = Instant::now();
         if shard.config.borrow().confirms() {
+            let mut committed = committed.unwrap_or_else(|| waiting.committed(shard, from, to));
+            committed.since = Instant::now();
             let writer = shard.writer.as_ref().expect("runs on the writer shard");
             writer.unconfirmed.hold(committed);
             waiting.acknowledge(shard, kind, Some(to), |run| run.wait_durable);
@@ -238,7 +243,9 @@ impl Pipeline {
         }
         shard.marks.readable.store(to.0, Ordering::Release);
         let slaves = shard.config.borrow().awaits_slaves().then_some(to);
-        waiting.acknowledge(shard, kind, slaves, |run| run.wait_durable);
+        waiting.acknowledge(shard, kind, slaves, |run| run.wait_durable); // first: the hints can wait
+        let mut committed = committed.unwrap_or_else(|| waiting.committed(shard, from, to));
+        committed.since = Instant::now();
         tell_all(shard, committed);
     }
 
@@ -282,13 +289,12 @@ impl Pipeline {
     }
 
     fn poll_running(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut ended = false;
         for flight in self.flights.iter_mut().filter(|flight| flight.landed.is_none()) {
             if let Poll::Ready(landed) = flight.run.as_mut().poll(cx) {
                 flight.landed = Some(landed);
             }
         }
-        ended |= self.flights.front().is_some_and(|flight| flight.landed.is_some());
+        let mut ended = self.flights.front().is_some_and(|flight| flight.landed.is_some());
         if let Some(sync) = self.sync.as_mut().filter(|sync| sync.done.is_none()) {
             if let Poll::Ready(done) = sync.run.as_mut().poll(cx) {
                 sync.done = Some(done);
