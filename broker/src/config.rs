@@ -14,13 +14,13 @@ mod values;
 
 pub use keys::{BrokerConfig, Effect};
 pub use machine::{Address, Machine};
+pub use uringmq_proto::settings::listed::UpdateError;
 pub use uringmq_proto::settings::{ConfigError, ConfigValue, Place};
 pub use values::{BrokerRole, CpuSet, DelayLevels, FlushDiskType, HostPort, Hours, NamesrvAddrs};
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use thiserror::Error;
 use uringmq_proto::properties;
 use uringmq_proto::settings::readable;
 use uringmq_store::Extensions;
@@ -47,20 +47,6 @@ const IMPORTANT: [&str; 15] = [
     "transactionCheckInterval",
     "aclEnable",
 ];
-
-/// Why a run-time update (code 25) is refused; nothing of it was applied.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum UpdateError {
-    /// Response 16.
-    #[error("Can not update config in black list.")]
-    BlackList,
-    /// Response 1.
-    #[error("string2Properties error")]
-    Syntax,
-    /// Response 1.
-    #[error("{key} = '{value}' {why}")]
-    Value { key: String, value: String, why: String },
-}
 
 /// What a run-time update did.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -1,27 +1,11 @@
 //! The controller's configuration: Apache's keys and defaults (replication sheet 12), read once at the start; codes 1009 and 1010 change
 //! and show it.
 use crate::peers::Peers;
-use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use thiserror::Error;
-use uringmq_proto::properties;
-use uringmq_proto::settings::{ConfigError, ConfigValue, Place, readable};
-
-/// No update at run time may name these, whatever `configBlackList` says: who the controllers are, and where things lie, is read at the
-/// start alone.
-const NEVER_UPDATED: [&str; 10] = [
-    "bindAddress",
-    "configBlackList",
-    "configStorePath",
-    "controllerDLegerGroup",
-    "controllerDLegerPeers",
-    "controllerDLegerSelfId",
-    "controllerStorePath",
-    "controllerType",
-    "listenPort",
-    "rocketmqHome",
-];
+use uringmq_proto::listed_config;
+use uringmq_proto::settings::listed::{Settings, home};
+use uringmq_proto::settings::{ConfigError, Place};
 
 /// Apache's keys that have no meaning here: thread pools and sockets of the Java server, its logs' files, its meters, the other Raft
 /// library. Taken quietly and listed back.
@@ -59,44 +43,15 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("writeBufferLowWaterMark", "0"),
 ];
 
-/// One row a key; from this list come the struct, the defaults, reading and printing.
-macro_rules! config_keys {
-    ($( $(#[$doc:meta])* $key:literal => $field:ident: $kind:ty = $default:expr; )*) => {
-        /// The configuration with every default filled in.
-        #[derive(Clone, Debug)]
-        pub struct ControllerConfig {
-            $( $(#[$doc])* pub $field: $kind, )*
-            /// Values given for keys that are not in this table.
-            others: BTreeMap<String, String>,
-            /// The file names a listenPort.
-            listen_port_given: bool,
-            /// The file is a name server's.
-            inside: bool,
-        }
+listed_config! {
+    /// The configuration with every default filled in.
+    ControllerConfig own {
+        /// The file names a listenPort.
+        listen_port_given: bool = false;
+        /// The file is a name server's.
+        inside: bool = false;
+    }
 
-        impl Default for ControllerConfig {
-            /// Apache's defaults; the paths are below the user's home directory.
-            fn default() -> Self {
-                ControllerConfig { $( $field: $default, )* others: BTreeMap::new(), listen_port_given: false, inside: false }
-            }
-        }
-
-        impl ControllerConfig {
-            fn assign(&mut self, key: &str, text: &str) -> Option<Result<(), String>> {
-                match key {
-                    $( $key => Some(<$kind>::read(text).map(|value| self.$field = value)), )*
-                    _ => None,
-                }
-            }
-
-            fn rows(&self) -> Vec<(&'static str, String)> {
-                vec![$( ($key, self.$field.show()) ),*]
-            }
-        }
-    };
-}
-
-config_keys! {
     /// Where one controller alone listens, and where one of several listens besides its port among the peers if the file names it. 0
     /// takes a free port (for tests).
     "listenPort" => listen_port: u16 = 19876;
@@ -126,98 +81,21 @@ config_keys! {
     "controllerSnapshotEntries" => snapshot_entries: u64 = 1_000;
 }
 
-fn home() -> PathBuf {
-    std::env::home_dir().unwrap_or_else(|| PathBuf::from("."))
-}
-
-/// Why a run-time update (code 1009) is refused; nothing of it was applied.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum UpdateError {
-    #[error("Can not update config in black list.")]
-    BlackList,
-    #[error("a controller inside a name server is configured by the name server's file alone")]
-    Inside,
-    #[error("string2Properties error")]
-    Syntax,
-    #[error("{key} = '{value}' {why}")]
-    Value { key: String, value: String, why: String },
-}
-
-impl ControllerConfig {
-    /// Defaults, then the file. The second value holds warnings, to be logged once each.
-    ///
-    /// # Errors
-    /// A file that cannot be read, and a value that cannot be: with key, file and line.
-    pub fn load(file: Option<&Path>) -> Result<(ControllerConfig, Vec<String>), ConfigError> {
-        let Some(path) = file else { return Ok((ControllerConfig::default(), Vec::new())) };
-        let bytes = std::fs::read(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        Self::from_text(path, &String::from_utf8_lossy(&bytes))
-    }
-
-    /// The controller inside a name server: its keys stand in the name server's file, where `listenPort` is the name server's, so there
-    /// have to be peers. The warnings are of the name server's keys too.
-    ///
-    /// # Errors
-    /// As [`ControllerConfig::load`]; no peers.
-    pub fn load_inside(file: Option<&Path>) -> Result<(ControllerConfig, Vec<String>), ConfigError> {
-        let (mut config, warnings) = Self::load(file)?;
-        if config.all_peers().is_empty() {
-            return Err(ConfigError::Value {
-                place: Place::Default,
-                key: "controllerDLegerPeers".to_owned(),
-                value: String::new(),
-                why: "is missing: enableControllerInNamesrv needs to know where the controller listens".to_owned(),
-            });
-        }
-        (config.listen_port_given, config.inside) = (false, true);
-        Ok((config, warnings))
-    }
-
-    /// [`ControllerConfig::load`] with the file's text given.
-    pub fn from_text(path: &Path, text: &str) -> Result<(ControllerConfig, Vec<String>), ConfigError> {
-        let pairs = properties::parse(text).map_err(|source| ConfigError::Syntax { path: path.to_owned(), source })?;
-        let (mut config, mut warnings, mut lines) = (ControllerConfig::default(), Vec::new(), HashMap::new());
-        for pair in pairs {
-            let place = Place::File { path: path.to_owned(), line: pair.line };
-            if let Some(before) = lines.insert(pair.key.clone(), pair.line) {
-                warnings
-                    .push(format!("{place}: {} was already given in line {before}; the later value counts", pair.key));
-            } else if config.get(&pair.key).is_none() {
-                warnings.push(format!("{place}: {} is not a known key", pair.key));
-                config.others.insert(pair.key.clone(), String::new());
-            }
-            config.put(&pair.key, &pair.value).map_err(|why| ConfigError::Value {
-                place,
-                key: pair.key.clone(),
-                value: pair.value.clone(),
-                why,
-            })?;
-        }
-        config.store_path = path.to_owned();
-        config.listen_port_given = lines.contains_key("listenPort");
-        config.check().map_err(|(key, why)| ConfigError::Value {
-            place: match lines.get(key) {
-                Some(line) => Place::File { path: path.to_owned(), line: *line },
-                None => Place::Default,
-            },
-            key: key.to_owned(),
-            value: config.get(key).unwrap_or_default(),
-            why,
-        })?;
-        Ok((config, warnings))
-    }
-
-    /// Sets a known key.
-    fn put(&mut self, key: &str, value: &str) -> Result<(), String> {
-        let text = readable(value)?;
-        match self.assign(key, text) {
-            Some(outcome) => outcome,
-            None => {
-                self.others.insert(key.to_owned(), text.to_owned());
-                Ok(())
-            }
-        }
-    }
+impl Settings for ControllerConfig {
+    /// Who the controllers are, and where things lie, is read at the start alone.
+    const NEVER_UPDATED: &'static [&'static str] = &[
+        "bindAddress",
+        "configBlackList",
+        "configStorePath",
+        "controllerDLegerGroup",
+        "controllerDLegerPeers",
+        "controllerDLegerSelfId",
+        "controllerStorePath",
+        "controllerType",
+        "listenPort",
+        "rocketmqHome",
+    ];
+    const ACCEPTED: &'static [(&'static str, &'static str)] = ACCEPTED;
 
     fn check(&self) -> Result<(), (&'static str, String)> {
         if self.bind_address.parse::<IpAddr>().is_err() {
@@ -240,6 +118,36 @@ impl ControllerConfig {
         self.check_peers()
     }
 
+    fn black_list(&self) -> &str {
+        &self.config_black_list
+    }
+
+    fn read_from(&mut self, path: &Path, names: impl Fn(&str) -> bool) {
+        self.store_path = path.to_owned();
+        self.listen_port_given = names("listenPort");
+    }
+}
+
+impl ControllerConfig {
+    /// The controller inside a name server: its keys stand in the name server's file, where `listenPort` is the name server's, so there
+    /// have to be peers. The warnings are of the name server's keys too.
+    ///
+    /// # Errors
+    /// As [`ControllerConfig::load`]; no peers.
+    pub fn load_inside(file: Option<&Path>) -> Result<(ControllerConfig, Vec<String>), ConfigError> {
+        let (mut config, warnings) = Self::load(file)?;
+        if config.all_peers().is_empty() {
+            return Err(ConfigError::Value {
+                place: Place::Default,
+                key: "controllerDLegerPeers".to_owned(),
+                value: String::new(),
+                why: "is missing: enableControllerInNamesrv needs to know where the controller listens".to_owned(),
+            });
+        }
+        (config.listen_port_given, config.inside) = (false, true);
+        Ok((config, warnings))
+    }
+
     fn check_peers(&self) -> Result<(), (&'static str, String)> {
         let peers = Peers::read(&self.peers).map_err(|why| ("controllerDLegerPeers", why))?;
         if peers.is_empty() {
@@ -260,41 +168,9 @@ impl ControllerConfig {
         }
     }
 
-    /// Applies the body of code 1009 to a copy: all of it or nothing. Keys that nobody knows are left out.
-    pub fn update(&self, text: &str) -> Result<ControllerConfig, UpdateError> {
-        let pairs = properties::parse(text).map_err(|_| UpdateError::Syntax)?;
-        if self.inside && !pairs.is_empty() {
-            return Err(UpdateError::Inside);
-        }
-        let listed = |key: &str| self.config_black_list.split(';').any(|item| item.trim() == key);
-        if pairs.iter().any(|pair| NEVER_UPDATED.contains(&pair.key.as_str()) || listed(&pair.key)) {
-            return Err(UpdateError::BlackList);
-        }
-        let mut config = self.clone();
-        for pair in pairs.into_iter().filter(|pair| self.get(&pair.key).is_some()) {
-            let set = config.put(&pair.key, &pair.value).and_then(|()| config.check().map_err(|(_, why)| why));
-            set.map_err(|why| UpdateError::Value { key: pair.key, value: pair.value, why })?;
-        }
-        Ok(config)
-    }
-
-    /// Every known key with its value, and the strangers of the file; sorted by key.
-    fn effective(&self) -> Vec<(String, String)> {
-        let accepted = ACCEPTED.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned()));
-        let mut all: BTreeMap<String, String> = accepted.collect();
-        all.extend(self.others.clone());
-        all.extend(self.rows().into_iter().map(|(key, text)| (key.to_owned(), text)));
-        all.into_iter().collect()
-    }
-
-    /// One value; `None` for a key that nobody knows.
-    pub fn get(&self, key: &str) -> Option<String> {
-        self.effective().into_iter().find(|row| row.0 == key).map(|row| row.1)
-    }
-
-    /// Sorted `key=value` lines: the answer of code 1010, the text written back, and what `-p` prints.
-    pub fn to_text(&self) -> String {
-        properties::write(&mut self.effective())
+    /// Whether the name server's file alone configures it: then no update may.
+    pub fn is_inside(&self) -> bool {
+        self.inside
     }
 
     fn bound(&self, port: u16) -> SocketAddr {
@@ -331,6 +207,7 @@ impl ControllerConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uringmq_proto::settings::listed::UpdateError;
 
     fn load(text: &str) -> Result<(ControllerConfig, Vec<String>), ConfigError> {
         ControllerConfig::from_text(Path::new("c.conf"), text)

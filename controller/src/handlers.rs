@@ -12,6 +12,7 @@ use uringmq_proto::fastjson;
 use uringmq_proto::headers::controller::*;
 use uringmq_proto::headers::route::BrokerHeartbeat;
 use uringmq_proto::headers::{Header, NoHeader};
+use uringmq_proto::settings::listed::{Settings, UpdateError};
 
 type Handled = Result<Response, ControllerError>;
 
@@ -248,9 +249,12 @@ fn parse_id(text: &str) -> Result<i64, ControllerError> {
 
 /// Of this controller alone, leading or not.
 pub async fn update_config(server: &Controller, _: NoHeader, call: &Call<'_>) -> Handled {
-    let text = std::str::from_utf8(call.cmd.body).map_err(|_| crate::config::UpdateError::Syntax)?;
+    let text = std::str::from_utf8(call.cmd.body).map_err(|_| UpdateError::Syntax)?;
     if text.trim().is_empty() {
         return Ok(Response::ok());
+    }
+    if server.config().is_inside() {
+        return Err(ControllerError::Inside);
     }
     let _one_at_a_time = server.updating.lock().await;
     let config = server.config().update(text)?;

@@ -17,7 +17,6 @@ mod test_dir;
 
 pub use config::ControllerConfig;
 
-use config::UpdateError;
 use live::{DEFAULT_TIMEOUT_MS, Live};
 use node::{Node, NodeError, NodeStartError};
 use server::Call;
@@ -38,6 +37,7 @@ use uringmq_proto::body::BodyError;
 use uringmq_proto::codes::response;
 use uringmq_proto::command::Response;
 use uringmq_proto::headers::HeaderError;
+use uringmq_proto::settings::listed::UpdateError;
 
 /// How long a stop waits for what is under way.
 const STOP_MAX: Duration = Duration::from_secs(3);
@@ -79,6 +79,8 @@ pub enum ControllerError {
     CleanIds(String),
     #[error(transparent)]
     Update(#[from] UpdateError),
+    #[error("a controller inside a name server is configured by the name server's file alone")]
+    Inside,
     #[error("changed in memory, but not saved: {0}")]
     NotSaved(io::Error),
     #[error("this is not controller n{to} of {group}")]
@@ -94,7 +96,7 @@ impl ControllerError {
             ControllerError::HeartbeatWithoutId => response::CONTROLLER_INVALID_REQUEST,
             ControllerError::NoGroup(_) => response::CONTROLLER_BROKER_METADATA_NOT_EXIST,
             ControllerError::CleanIds(_) => response::CONTROLLER_INVALID_CLEAN_BROKER_METADATA,
-            ControllerError::Update(UpdateError::BlackList | UpdateError::Inside) => response::NO_PERMISSION,
+            ControllerError::Update(UpdateError::BlackList) | ControllerError::Inside => response::NO_PERMISSION,
             ControllerError::Header(_)
             | ControllerError::Body(_)
             | ControllerError::Blank(_)

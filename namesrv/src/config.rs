@@ -1,16 +1,10 @@
 //! The name server's configuration: Apache's keys and defaults (behaviour sheet 1.8), read once at the start; codes 318 and 319 change
 //! and show it.
-use std::collections::{BTreeMap, HashMap};
+use crate::route_table::Rules;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use thiserror::Error;
-use uringmq_proto::properties;
-use uringmq_proto::settings::{ConfigError, ConfigValue, Place, readable};
-
-use crate::route_table::Rules;
-
-/// No update at run time may name these, whatever `configBlackList` says.
-const NEVER_UPDATED: [&str; 4] = ["configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"];
+use uringmq_proto::listed_config;
+use uringmq_proto::settings::listed::{Settings, home};
 
 /// Apache's keys that have no meaning here: thread pools and sockets of the Java server, another environment.
 /// Taken quietly and listed back.
@@ -40,40 +34,10 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("writeBufferLowWaterMark", "0"),
 ];
 
-/// One row a key; from this list come the struct, the defaults, reading and printing.
-macro_rules! config_keys {
-    ($( $(#[$doc:meta])* $key:literal => $field:ident: $kind:ty = $default:expr; )*) => {
-        /// The configuration with every default filled in.
-        #[derive(Clone, Debug)]
-        pub struct NamesrvConfig {
-            $( $(#[$doc])* pub $field: $kind, )*
-            /// Values given for keys that are not in this table.
-            others: BTreeMap<String, String>,
-        }
+listed_config! {
+    /// The configuration with every default filled in.
+    NamesrvConfig own {}
 
-        impl Default for NamesrvConfig {
-            /// Apache's defaults; the paths are below the user's home directory.
-            fn default() -> Self {
-                NamesrvConfig { $( $field: $default, )* others: BTreeMap::new() }
-            }
-        }
-
-        impl NamesrvConfig {
-            fn assign(&mut self, key: &str, text: &str) -> Option<Result<(), String>> {
-                match key {
-                    $( $key => Some(<$kind>::read(text).map(|value| self.$field = value)), )*
-                    _ => None,
-                }
-            }
-
-            fn rows(&self) -> Vec<(&'static str, String)> {
-                vec![$( ($key, self.$field.show()) ),*]
-            }
-        }
-    };
-}
-
-config_keys! {
     /// 0 takes a free port (for tests).
     "listenPort" => listen_port: u16 = 9876;
     "bindAddress" => bind_address: String = "0.0.0.0".to_owned();
@@ -100,76 +64,10 @@ config_keys! {
     "serverChannelMaxIdleTimeSeconds" => idle_seconds: u64 = 120;
 }
 
-fn home() -> PathBuf {
-    std::env::home_dir().unwrap_or_else(|| PathBuf::from("."))
-}
-
-/// Why a run-time update (code 318) is refused; nothing of it was applied.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum UpdateError {
-    #[error("Can not update config in black list.")]
-    BlackList,
-    #[error("string2Properties error")]
-    Syntax,
-    #[error("{key} = '{value}' {why}")]
-    Value { key: String, value: String, why: String },
-}
-
-impl NamesrvConfig {
-    /// Defaults, then the file. The second value holds warnings, to be logged once each.
-    ///
-    /// # Errors
-    /// A file that cannot be read, and a value that cannot be: with key, file and line.
-    pub fn load(file: Option<&Path>) -> Result<(NamesrvConfig, Vec<String>), ConfigError> {
-        let Some(path) = file else { return Ok((NamesrvConfig::default(), Vec::new())) };
-        let bytes = std::fs::read(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        Self::from_text(path, &String::from_utf8_lossy(&bytes))
-    }
-
-    /// [`NamesrvConfig::load`] with the file's text given.
-    pub fn from_text(path: &Path, text: &str) -> Result<(NamesrvConfig, Vec<String>), ConfigError> {
-        let pairs = properties::parse(text).map_err(|source| ConfigError::Syntax { path: path.to_owned(), source })?;
-        let (mut config, mut warnings, mut lines) = (NamesrvConfig::default(), Vec::new(), HashMap::new());
-        for pair in pairs {
-            let place = Place::File { path: path.to_owned(), line: pair.line };
-            if let Some(before) = lines.insert(pair.key.clone(), pair.line) {
-                warnings
-                    .push(format!("{place}: {} was already given in line {before}; the later value counts", pair.key));
-            } else if config.get(&pair.key).is_none() {
-                warnings.push(format!("{place}: {} is not a known key", pair.key));
-                config.others.insert(pair.key.clone(), String::new());
-            }
-            config.put(&pair.key, &pair.value).map_err(|why| ConfigError::Value {
-                place,
-                key: pair.key.clone(),
-                value: pair.value.clone(),
-                why,
-            })?;
-        }
-        config.store_path = path.to_owned();
-        config.check().map_err(|(key, why)| ConfigError::Value {
-            place: match lines.get(key) {
-                Some(line) => Place::File { path: path.to_owned(), line: *line },
-                None => Place::Default,
-            },
-            key: key.to_owned(),
-            value: config.get(key).unwrap_or_default(),
-            why,
-        })?;
-        Ok((config, warnings))
-    }
-
-    /// Sets a known key.
-    fn put(&mut self, key: &str, value: &str) -> Result<(), String> {
-        let text = readable(value)?;
-        match self.assign(key, text) {
-            Some(outcome) => outcome,
-            None => {
-                self.others.insert(key.to_owned(), text.to_owned());
-                Ok(())
-            }
-        }
-    }
+impl Settings for NamesrvConfig {
+    const NEVER_UPDATED: &'static [&'static str] =
+        &["configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"];
+    const ACCEPTED: &'static [(&'static str, &'static str)] = ACCEPTED;
 
     fn check(&self) -> Result<(), (&'static str, String)> {
         if self.bind_address.parse::<IpAddr>().is_err() {
@@ -185,40 +83,16 @@ impl NamesrvConfig {
         Ok(())
     }
 
-    /// Applies the body of code 318 to a copy: all of it or nothing. Keys that nobody knows are left out.
-    pub fn update(&self, text: &str) -> Result<NamesrvConfig, UpdateError> {
-        let pairs = properties::parse(text).map_err(|_| UpdateError::Syntax)?;
-        let listed = |key: &str| self.config_black_list.split(';').any(|item| item.trim() == key);
-        if pairs.iter().any(|pair| NEVER_UPDATED.contains(&pair.key.as_str()) || listed(&pair.key)) {
-            return Err(UpdateError::BlackList);
-        }
-        let mut config = self.clone();
-        for pair in pairs.into_iter().filter(|pair| self.get(&pair.key).is_some()) {
-            let set = config.put(&pair.key, &pair.value).and_then(|()| config.check().map_err(|(_, why)| why));
-            set.map_err(|why| UpdateError::Value { key: pair.key, value: pair.value, why })?;
-        }
-        Ok(config)
+    fn black_list(&self) -> &str {
+        &self.config_black_list
     }
 
-    /// Every known key with its value, and the strangers of the file; sorted by key.
-    fn effective(&self) -> Vec<(String, String)> {
-        let accepted = ACCEPTED.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned()));
-        let mut all: BTreeMap<String, String> = accepted.collect();
-        all.extend(self.others.clone());
-        all.extend(self.rows().into_iter().map(|(key, text)| (key.to_owned(), text)));
-        all.into_iter().collect()
+    fn read_from(&mut self, path: &Path, _: impl Fn(&str) -> bool) {
+        self.store_path = path.to_owned();
     }
+}
 
-    /// One value; `None` for a key that nobody knows.
-    pub fn get(&self, key: &str) -> Option<String> {
-        self.effective().into_iter().find(|row| row.0 == key).map(|row| row.1)
-    }
-
-    /// Sorted `key=value` lines: the answer of code 319, the text written back, and what `-p` prints.
-    pub fn to_text(&self) -> String {
-        properties::write(&mut self.effective())
-    }
-
+impl NamesrvConfig {
     pub fn listen_addr(&self) -> SocketAddr {
         let ip = self.bind_address.parse().expect("checked when the configuration was read");
         SocketAddr::new(ip, self.listen_port)
@@ -237,6 +111,8 @@ impl NamesrvConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uringmq_proto::settings::ConfigError;
+    use uringmq_proto::settings::listed::UpdateError;
 
     fn load(text: &str) -> Result<(NamesrvConfig, Vec<String>), ConfigError> {
         NamesrvConfig::from_text(Path::new("n.conf"), text)

@@ -14,6 +14,7 @@ use uringmq_proto::fastjson;
 use uringmq_proto::headers::NoHeader;
 use uringmq_proto::headers::route::*;
 use uringmq_proto::record::body_crc;
+use uringmq_proto::settings::listed::{Settings, UpdateError};
 
 type Handled = Result<Answer, NamesrvError>;
 
@@ -226,7 +227,7 @@ pub fn update_config(server: &Namesrv, _: NoHeader, ask: &Ask<'_>) -> Handled {
     if ask.cmd.body.is_empty() {
         return Err(body::BodyError::Missing.into());
     }
-    let text = std::str::from_utf8(ask.cmd.body).map_err(|_| crate::config::UpdateError::Syntax)?;
+    let text = std::str::from_utf8(ask.cmd.body).map_err(|_| UpdateError::Syntax)?;
     let config = server.config.borrow().update(text)?;
     server.table.borrow_mut().set_rules(config.rules());
     *server.config.borrow_mut() = config;

@@ -9,7 +9,6 @@ pub mod route_table;
 
 pub use config::NamesrvConfig;
 
-use config::UpdateError;
 use disk::{DiskError, Saver};
 use futures_lite::future::or;
 use glommio::timer::Timer;
@@ -29,6 +28,7 @@ use uringmq_proto::codes::{request, response};
 use uringmq_proto::command::FAQ;
 use uringmq_proto::command::{Command, Response, Value};
 use uringmq_proto::headers::HeaderError;
+use uringmq_proto::settings::listed::{Settings, UpdateError};
 use uringmq_remoting::connection::{Conn, Conns};
 use uringmq_remoting::listener::{self, Spread};
 use uringmq_remoting::stop::Gate;

@@ -1,5 +1,7 @@
 //! What a server's configuration is read with: typed values, the place that a value came from, and the error that names both.
 //! Stricter than Apache's servers, which ignore what they cannot read (known fault A05): here that is an error.
+pub mod listed;
+
 use crate::properties::PropertiesError;
 use std::fmt;
 use std::path::PathBuf;

@@ -14,6 +14,7 @@ use uringmq_broker::stop_signal::{self, StopHandle};
 use uringmq_broker::{BrokerRun, Ended};
 use uringmq_controller::ControllerConfig;
 use uringmq_namesrv::NamesrvConfig;
+use uringmq_proto::settings::listed::Settings;
 
 /// What standalone is without a file: everything below one directory, and a name server for this machine and its neighbours.
 const STANDALONE: &str = "storePathRootDir=uringmq-data\nnamesrvAddr=127.0.0.1:9876\n";

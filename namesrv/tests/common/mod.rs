@@ -10,6 +10,7 @@ use uringmq_proto::body::topic::{DataVersion, TopicConfig, TopicConfigSerializeW
 use uringmq_proto::codes::request;
 use uringmq_proto::command::{Command, FLAG_ONEWAY, Head, OwnedCommand, Value, write_frame};
 use uringmq_proto::frame::{self, Split};
+use uringmq_proto::settings::listed::Settings;
 
 pub struct Server {
     pub addr: SocketAddr,
