@@ -7,6 +7,8 @@ use crate::command::{Command, DecodeError, Ext, Value, language_code};
 use crate::frame::Serialize;
 use std::borrow::Cow;
 
+/// Room for the fields of a send, so that its list grows once.
+const EXT_FIELDS: usize = 16;
 /// Deepest nesting of an unknown key's value.
 const DEPTH_MAX: usize = 32;
 
@@ -308,6 +310,7 @@ impl<'a> Parser<'a> {
 
     fn ext(&mut self, ext: &mut Ext<'a>) -> Result<()> {
         ext.0.clear();
+        ext.0.reserve(EXT_FIELDS);
         if self.peek() == Some(b'n') {
             return if self.word() == "null" { Ok(()) } else { bad("extFields is not an object") };
         }
