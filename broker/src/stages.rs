@@ -17,7 +17,7 @@ pub enum Stage {
     Wait,
     /// One write of the log.
     Write,
-    /// One sync of the log under SYNC_FLUSH.
+    /// One sync of the log under SYNC_FLUSH, with its write where both are one request.
     Sync,
     /// The writer's answer -> the asker's core took it.
     Back,

@@ -11,7 +11,7 @@ mod flight;
 
 use crate::batch::{Batch, Part, align_down, align_up};
 use crate::event::Event;
-use crate::io::{File, Io, write_all, write_zeros};
+use crate::io::{File, Io, write_all, write_whole, write_zeros};
 use crate::seeded::{Bug, bug};
 use crate::segment::{self, Places, Segment, store_error};
 use crate::{StoreConfig, StoreError};
@@ -578,18 +578,24 @@ impl<I: Io> Shared<I> {
             let (from, to) = (part.from, part.written_to());
             let segment = self.segment(from).expect("had before the first write");
             soiled.push((from, to));
-            self.write_part(&segment, part).await?;
+            self.write_part(&segment, part, false).await?;
         }
         Ok(())
     }
 
-    async fn write_part(&self, segment: &Segment<I::File>, part: &mut Part<I::File>) -> Result<(), StoreError> {
+    async fn write_part(
+        &self,
+        segment: &Segment<I::File>,
+        part: &mut Part<I::File>,
+        synced: bool,
+    ) -> Result<(), StoreError> {
         let (from, to) = (part.from, part.written_to());
         while self.warming.get().is_some_and(|(warm_from, warm_to)| warm_from < to && from < warm_to) {
             self.warmed.next().await;
         }
         let buf = part.take_padded(&segment.file);
-        let (wrote, buf) = write_all(&segment.file, from - segment.start, buf).await;
+        let synced = synced && !bug(Bug::AckBeforeSync);
+        let (wrote, buf) = write_whole(&segment.file, (from - segment.start, synced), buf).await;
         part.put_back(buf);
         wrote.map_err(|e| self.poison(store_error("write", from, e)))
     }
@@ -607,7 +613,7 @@ impl<I: Io> Shared<I> {
         let done = self.sync_segments(to).await;
         self.syncing.set(false);
         if done.is_ok() {
-            self.durable.set(to);
+            self.durable.set(self.durable.get().max(to)); // a synced flight may have got further meanwhile
             self.close_synced();
         }
         self.synced.happened();

@@ -105,6 +105,14 @@ pub trait File: 'static {
     }
     /// May be short. The buffer comes back in every case.
     async fn write_at(&self, at: u64, buf: Self::Buf) -> (io::Result<usize>, Self::Buf);
+    /// As `write_at`, and what it wrote is on stable storage, with what of the metadata leads there (O_DSYNC); of other writes it says
+    /// nothing. After an error nothing is known of either.
+    async fn write_synced_at(&self, at: u64, buf: Self::Buf) -> (io::Result<usize>, Self::Buf) {
+        match self.write_at(at, buf).await {
+            (Ok(bytes), buf) => (self.datasync().await.map(|()| bytes), buf),
+            failed => failed,
+        }
+    }
     /// May be short at the end of the file.
     async fn read_at(&self, at: u64, bytes: usize) -> io::Result<Self::Buf>;
     /// Allocates blocks for `bytes` from the start and makes the file at least that long.
@@ -143,9 +151,18 @@ pub async fn write_zeros<F: File + ?Sized>(file: &F, from: u64, to: u64) -> io::
 }
 
 /// A short write is repeated whole: the range has one writer and the bytes are the same. The buffer comes back in every case.
-pub async fn write_all<F: File + ?Sized>(file: &F, at: u64, mut buf: F::Buf) -> (io::Result<()>, F::Buf) {
+pub async fn write_all<F: File + ?Sized>(file: &F, at: u64, buf: F::Buf) -> (io::Result<()>, F::Buf) {
+    write_whole(file, (at, false), buf).await
+}
+
+/// As [`write_all`]; `synced`: each try is a [`File::write_synced_at`].
+pub async fn write_whole<F: File + ?Sized>(
+    file: &F,
+    (at, synced): (u64, bool),
+    mut buf: F::Buf,
+) -> (io::Result<()>, F::Buf) {
     for _ in 0..WRITE_TRIES {
-        let (wrote, back) = file.write_at(at, buf).await;
+        let (wrote, back) = if synced { file.write_synced_at(at, buf).await } else { file.write_at(at, buf).await };
         buf = back;
         match wrote {
             Ok(n) if n == buf.as_ref().len() => return (Ok(()), buf),

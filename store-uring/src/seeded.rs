@@ -46,11 +46,13 @@ pub enum Bug {
     RetentionBeforeCheckpoint,
     /// Two writes are under way that have a block in common.
     BlockInTwoWrites,
+    /// A synced write makes durable what was written before it, too.
+    SyncedWriteVouchesForAll,
 }
 
 impl Bug {
     #[cfg(feature = "seeded-bugs")]
-    pub const ALL: [Bug; 21] = [
+    pub const ALL: [Bug; 22] = [
         Bug::AckBeforeSync,
         Bug::RollSyncsNewSegmentOnly,
         Bug::CheckpointBeforeQueueSync,
@@ -72,6 +74,7 @@ impl Bug {
         Bug::DamageEndsLog,
         Bug::RetentionBeforeCheckpoint,
         Bug::BlockInTwoWrites,
+        Bug::SyncedWriteVouchesForAll,
     ];
 }
 

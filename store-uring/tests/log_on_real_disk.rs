@@ -139,6 +139,37 @@ fn recorded_operations_show_write_then_sync() {
 }
 
 #[test]
+fn a_synced_flight_writes_by_a_descriptor_that_syncs() {
+    let dir = Dir::new("synced");
+    let root = dir.0.clone();
+    run(move || async move {
+        let config = config(&root);
+        let ops = OpLog::default();
+        let mut log =
+            Appender::open(GlommioIo::recording(ops.clone()), &config, PhyOffset(0), PhyOffset(0)).await.unwrap();
+        let mut placed = vec![place(&mut log, 0, 300)];
+        log.write(true).await.unwrap(); // the first one makes the segment
+        for seed in 1..4 {
+            placed.push(place(&mut log, seed, 3_000));
+            let before = ops.ops().len();
+            let landed = log.start(None, true).run().await;
+            assert!(log.land(landed).unwrap().durable);
+            let kinds: Vec<OpKind> = ops.ops().split_off(before).iter().map(|op| op.kind).collect();
+            assert_eq!(kinds, [OpKind::WriteStart, OpKind::WriteEnd, OpKind::SyncStart, OpKind::SyncEnd]);
+        }
+        let flags = open_flags(&config.commit_log_dir.join(format!("{:020}", 0)));
+        let syncing = flags.iter().filter(|flags| *flags & libc::O_DSYNC != 0 && *flags & libc::O_DIRECT != 0).count();
+        assert_eq!((flags.len(), syncing), (2, 1), "one descriptor for all synced writes");
+        let reader = LogReader::new(GlommioIo::new(), &config);
+        for (at, bytes) in placed {
+            let mut out = Vec::new();
+            reader.read_record(PhyOffset(at), bytes.len() as u32, log.written(), &mut out).await.unwrap();
+            assert_eq!(out, bytes);
+        }
+    });
+}
+
+#[test]
 fn removal_under_a_reader_is_an_error_or_the_same_bytes() {
     let dir = Dir::new("removal");
     let root = dir.0.clone();

@@ -118,7 +118,7 @@ async fn fly<I: Io>(log: &mut Appender<I>, model: &mut Model, random: &mut Rando
     }
     let whole_to = log.whole_blocks_to().0;
     let first_to = model.run_ends.iter().copied().filter(|end| log.written().0 < *end && *end <= whole_to).max();
-    let first = log.start(first_to.map(PhyOffset));
+    let first = log.start(first_to.map(PhyOffset), random.below(2) == 0);
     assert_eq!(log.may_start(), log.pending(), "only its carried end");
     for seed in 0..random.below(4) {
         let bytes = record(1, seed, 92 + random.below(6000) as usize);
@@ -130,7 +130,7 @@ async fn fly<I: Io>(log: &mut Appender<I>, model: &mut Model, random: &mut Rando
     let mut landed = match log.may_start() && log.in_flight() == 1 {
         true => {
             assert!(first_to.is_some(), "the unfinished block is in one write at a time");
-            let second = log.start(None);
+            let second = log.start(None, random.below(2) == 0);
             match random.below(2) == 0 {
                 true => <[_; 2]>::from(join(first.run(), second.run()).await).into(),
                 false => {
@@ -147,6 +147,9 @@ async fn fly<I: Io>(log: &mut Appender<I>, model: &mut Model, random: &mut Rando
         assert!(written.from == from && written.to == log.written() && written.to > from);
         let whole = model.pending.iter().take_while(|(at, bytes)| at + bytes.len() as u64 <= written.to.0).count();
         model.written.extend(model.pending.drain(..whole));
+        if written.durable {
+            model.durable = model.written.len();
+        }
     }
     assert_eq!(log.in_flight(), 0);
 }
@@ -478,9 +481,9 @@ fn a_flight_that_fails_stops_writes_and_takes_back_what_is_in_the_air() {
             let first = [place_one(&mut log, 0, 1, 3_700).unwrap(), place_one(&mut log, 1, 2, 300).unwrap()];
             let whole_to = PhyOffset(first[1].0);
             assert_eq!(log.whole_blocks_to(), PhyOffset(4096));
-            let one = log.start(Some(whole_to));
+            let one = log.start(Some(whole_to), false);
             place_one(&mut log, 0, 3, 5_000).unwrap();
-            let two = log.start(None);
+            let two = log.start(None, false);
             assert!(!log.may_start() && !log.pending() && log.in_flight() == 2);
             disk.set_faults(Faults { write_error_at: Some(disk.counts().writes + failing), ..Faults::none() });
             let (one, two) = join(one.run(), two.run()).await;
@@ -502,6 +505,57 @@ fn a_flight_that_fails_stops_writes_and_takes_back_what_is_in_the_air() {
             log.write(true).await.unwrap();
         });
     }
+}
+
+#[test]
+fn a_synced_flight_is_durable_where_all_before_it_is() {
+    block_on(async {
+        let config = config("/store");
+        let disk = SimIo::new(1, Faults::none());
+        let mut log = open_empty(&disk, &config).await;
+        place_one(&mut log, 0, 9, 300).unwrap();
+        log.write(true).await.unwrap(); // the first one makes the segment
+        let mut fly = async |seed, synced| {
+            let record = place_one(&mut log, 0, seed, 3_000).unwrap();
+            let landed = log.start(None, synced).run().await;
+            (record, log.land(landed).unwrap(), log.keeper())
+        };
+        let syncs = disk.counts().syncs;
+        let (first, written, keeper) = fly(0, true).await;
+        assert!(written.durable && keeper.durable() == written.to);
+        assert_eq!(disk.counts().syncs, syncs + 1, "its own");
+        let (_, written, _) = fly(1, false).await;
+        assert!(!written.durable);
+        // It vouches for its own bytes alone.
+        let (_, written, keeper) = fly(2, true).await;
+        assert!(!written.durable && keeper.durable().0 == first.0 + 3_000);
+        assert_eq!(keeper.sync().await.unwrap(), written.to);
+        let (last, written, _) = fly(3, true).await;
+        assert!(written.durable);
+        for choice in 0..20 {
+            let found = reopen(&disk.after_crash_of(choice), &config).await.1;
+            assert_eq!((found.len(), found.last()), (5, Some(&last)), "cut {choice}");
+        }
+    });
+}
+
+#[test]
+fn a_synced_flight_whose_sync_fails_stops_writes() {
+    block_on(async {
+        let config = config("/store");
+        let disk = SimIo::new(1, Faults::none());
+        let mut log = open_empty(&disk, &config).await;
+        place_one(&mut log, 0, 9, 300).unwrap();
+        log.write(true).await.unwrap();
+        place_one(&mut log, 0, 0, 300).unwrap();
+        let flight = log.start(None, true);
+        disk.set_faults(Faults { sync_error_at: Some(disk.counts().syncs), ..Faults::none() });
+        let landed = flight.run().await;
+        let failed = log.land(landed).unwrap_err();
+        log.give_up(&failed).await;
+        assert_eq!((log.written().0, log.durable().0), (300, 300));
+        assert!(matches!(place_one(&mut log, 0, 1, 300), Err(StoreError::Poisoned { .. })));
+    });
 }
 
 #[test]

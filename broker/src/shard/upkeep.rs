@@ -142,7 +142,7 @@ async fn write_next_checkpoint(shard: &Rc<Shard>) -> Result<(), StoreError> {
         .run_on(shard.writer_shard, |s| async move {
             let keeper = &s.writer.as_ref().expect("asked of the writer shard").keeper;
             let durable = keeper.sync().await?;
-            s.marks.durable.store(durable.0, Ordering::Release);
+            s.marks.durable.fetch_max(durable.0, Ordering::Release);
             Ok::<_, StoreError>(durable)
         })
         .await;

@@ -407,7 +407,7 @@ fn tell_all(shard: &Shard, committed: Committed) {
 async fn sync(shard: &Rc<Shard>) -> Result<PhyOffset, StoreError> {
     let writer = shard.writer.as_ref().expect("runs on the writer shard");
     let durable = writer.keeper.sync().await?;
-    shard.marks.durable.store(durable.0, Ordering::Release);
+    shard.marks.durable.fetch_max(durable.0, Ordering::Release);
     Ok(durable)
 }
 

@@ -31,6 +31,8 @@ type Running<T> = Pin<Box<dyn Future<Output = T>>>;
 struct Flight {
     waiting: Waiting,
     begun: Instant,
+    /// It is on stable storage when it has landed.
+    synced: bool,
     run: Running<Landed>,
     landed: Option<Landed>,
 }
@@ -136,14 +138,23 @@ impl Pipeline {
         if under_way > 0 && whole_to.is_none() {
             return false;
         }
-        let flight = self.log.start(whole_to);
+        let synced = self.syncs_at_once();
+        let flight = self.log.start(whole_to, synced);
         let rest = whole_to.map_or_else(Waiting::new, |to| self.filling.split_off(to));
         let waiting = mem::replace(&mut self.filling, rest);
         let begun = self.begin(&waiting);
         let mut run: Running<Landed> = Box::pin(flight.run());
         let landed = future::poll_once(&mut run).await;
-        self.flights.push_back(Flight { waiting, begun, run, landed });
+        self.flights.push_back(Flight { waiting, begun, synced, run, landed });
         true
+    }
+
+    /// Whether the next write is to be synced in one go. Slaves get what is written beside the sync, so with them these are two steps.
+    fn syncs_at_once(&self) -> bool {
+        let slaves = self.shard.marks.slaves.load(Ordering::Relaxed) > 0;
+        self.sync_flush
+            && !slaves
+            && self.filling.groups.iter().flat_map(|group| &group.runs).any(|run| run.wait_durable)
     }
 
     /// The write of a batch begins, and its groups have waited for it.
@@ -158,7 +169,7 @@ impl Pipeline {
         let mut waiting = mem::replace(&mut self.filling, Waiting::new());
         let begun = self.begin(&waiting);
         match self.log.write(false).await {
-            Ok(written) => self.written(waiting, written, begun),
+            Ok(written) => self.written(waiting, written, (begun, Stage::Write)),
             Err(e) => waiting.fail(&self.shard, &e, |_| true),
         }
     }
@@ -174,7 +185,10 @@ impl Pipeline {
         while let Some(landed) = self.flights.front_mut().and_then(|flight| flight.landed.take()) {
             let mut flight = self.flights.pop_front().expect("looked at just now");
             match self.log.land(landed) {
-                Ok(written) => self.written(flight.waiting, written, flight.begun),
+                Ok(written) => {
+                    let stage = if flight.synced { Stage::Sync } else { Stage::Write };
+                    self.written(flight.waiting, written, (flight.begun, stage));
+                }
                 Err(e) => {
                     self.give_up(&e).await;
                     flight.waiting.fail(&self.shard, &e, |_| true);
@@ -200,9 +214,9 @@ impl Pipeline {
     }
 
     /// A batch is in the log.
-    fn written(&mut self, mut waiting: Waiting, written: Written, begun: Instant) {
+    fn written(&mut self, mut waiting: Waiting, written: Written, (begun, stage): (Instant, Stage)) {
         let (shard, complete) = (self.shard.clone(), Instant::now());
-        shard.stages.took(Stage::Write, complete - begun);
+        shard.stages.took(stage, complete - begun);
         let marks = &shard.marks;
         marks.written.store(written.to.0, Ordering::Release);
         let confirms = shard.config.borrow().confirms();
@@ -215,7 +229,13 @@ impl Pipeline {
                 shard.mesh.push(shard.ha_shard, Msg::Written(early.spans.iter().cloned().collect()));
             }
             let unsynced = Unsynced { waiting, written, since: complete, committed };
+            // What is durable already is not before others that still wait.
+            let durable = written.durable && self.unsynced.is_empty();
+            if self.sync_flush && durable {
+                marks.durable.fetch_max(written.to.0, Ordering::Release);
+            }
             match self.sync_flush {
+                true if durable => self.commit(unsynced, OpKind::AckedDurable),
                 true => self.unsynced.push_back(unsynced),
                 false => self.commit(unsynced, OpKind::Acked),
             }

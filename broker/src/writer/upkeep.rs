@@ -57,7 +57,7 @@ pub async fn sync_periodically(shard: Rc<Shard>) {
             continue;
         }
         match writer(&shard).keeper.sync().await {
-            Ok(durable) => marks.durable.store(durable.0, Ordering::Release),
+            Ok(durable) => drop(marks.durable.fetch_max(durable.0, Ordering::Release)),
             Err(e) => {
                 error!(error = %e, "the log cannot be synced; writes stop, what is stored is still served");
                 return;

@@ -19,12 +19,14 @@ pub struct Flight<I: Io> {
     segment: Rc<Segment<I::File>>,
     part: Part<I::File>,
     to: u64,
+    synced: bool,
 }
 
 /// What became of a flight; for [`Appender::land`].
 #[derive(Debug)]
 pub struct Landed {
     to: u64,
+    synced: bool,
     wrote: Result<(), StoreError>,
 }
 
@@ -45,8 +47,8 @@ impl Air {
 impl<I: Io> Flight<I> {
     /// Writes it. To be polled to its end: what is dropped may still be under way.
     pub async fn run(mut self) -> Landed {
-        let wrote = self.shared.write_part(&self.segment, &mut self.part).await;
-        Landed { to: self.to, wrote }
+        let wrote = self.shared.write_part(&self.segment, &mut self.part, self.synced).await;
+        Landed { to: self.to, synced: self.synced, wrote }
     }
 }
 
@@ -73,9 +75,10 @@ impl<I: Io> Appender<I> {
     }
 
     /// Hands over what is placed. With `whole_to`, where a run ends and not above [`Appender::whole_blocks_to`], whole blocks go; the runs
-    /// behind it count as placed for the next batch. Without it all goes, and nothing more may start before it has landed.
+    /// behind it count as placed for the next batch. Without it all goes, and nothing more may start before it has landed. `synced`: it is
+    /// on stable storage when it lands, and counts so where all before it is.
     /// Only when it [may start](Appender::may_start).
-    pub fn start(&mut self, whole_to: Option<PhyOffset>) -> Flight<I> {
+    pub fn start(&mut self, whole_to: Option<PhyOffset>, synced: bool) -> Flight<I> {
         assert!(self.may_start(), "asked for before");
         let shared = self.shared.clone();
         let Filling { batch, segment } = self.filling.as_mut().expect("there is something to start");
@@ -86,7 +89,7 @@ impl<I: Io> Appender<I> {
         self.air.flights += 1;
         self.air.holds_tail = whole_to.is_none();
         let segment = segment.clone();
-        Flight { shared, segment, part, to }
+        Flight { shared, segment, part, to, synced }
     }
 
     /// Takes a flight's end, in the order of the starts. On an error nothing of it and of what came after counts: wait for the flights
@@ -96,6 +99,10 @@ impl<I: Io> Appender<I> {
         landed.wrote?;
         self.shared.check_poison()?;
         let from = self.shared.written.replace(landed.to);
+        // A device may have made its own bytes durable and no earlier ones.
+        if landed.synced && (self.shared.durable.get() >= from || bug(Bug::SyncedWriteVouchesForAll)) {
+            self.shared.durable.set(self.shared.durable.get().max(landed.to));
+        }
         if self.air.is_empty() {
             self.air.holds_tail = false;
         }

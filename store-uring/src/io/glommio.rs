@@ -14,7 +14,7 @@
 use super::{Access, File, Io, Metadata, Open, Space};
 use glommio::GlommioError;
 use glommio::io::{BufferedFile, DmaBuffer, DmaFile, OpenOptions, ReadResult};
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::fmt::Write as _;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -117,7 +117,7 @@ impl Io for GlommioIo {
         let path: Rc<Path> = std::path::absolute(path)?.into(); // glommio resolves relative paths by blocking calls
         if self.blocking && !how.direct {
             let kind = Kind::Blocking(open_blocking(&path, how.access)?);
-            return Ok(GlommioFile { kind, path, log: self.log.clone(), blocking: true });
+            return Ok(GlommioFile { kind, synced: OnceCell::new(), path, log: self.log.clone(), blocking: true });
         }
         let mut options = OpenOptions::new();
         options.read(true).write(how.access != Access::Read);
@@ -128,7 +128,7 @@ impl Io for GlommioIo {
         }
         let pinned = options.buffered_open(&path).await.map_err(os_error)?;
         let kind = if how.direct {
-            let by_descriptor = format!("/proc/self/fd/{}", pinned.as_raw_fd());
+            let by_descriptor = by_descriptor(pinned.as_raw_fd());
             settle_polling(&by_descriptor, file_stat(pinned.as_raw_fd())?.st_dev).await;
             let mut options = OpenOptions::new();
             options.read(true).write(how.access != Access::Read);
@@ -138,7 +138,7 @@ impl Io for GlommioIo {
         } else {
             Kind::Buffered(pinned)
         };
-        Ok(GlommioFile { kind, path, log: self.log.clone(), blocking: self.blocking })
+        Ok(GlommioFile { kind, synced: OnceCell::new(), path, log: self.log.clone(), blocking: self.blocking })
     }
 
     async fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
@@ -239,6 +239,8 @@ fn open_blocking(path: &Path, access: Access) -> io::Result<std::fs::File> {
 #[derive(Debug)]
 pub struct GlommioFile {
     kind: Kind,
+    /// The same file opened with O_DSYNC, from the first synced write on.
+    synced: OnceCell<DmaFile>,
     path: Rc<Path>,
     log: Option<OpLog>,
     blocking: bool,
@@ -249,6 +251,20 @@ impl GlommioFile {
         if let Some(log) = &self.log {
             log.note(kind, &self.path, at, bytes);
         }
+    }
+
+    /// For writes that are on stable storage when they complete. One request of the ring does what a write and an fdatasync would do in
+    /// two, of which a kernel worker does the second; a device that can (FUA) does both in one.
+    async fn opened_synced(&self, direct: &DmaFile) -> io::Result<&DmaFile> {
+        if self.synced.get().is_none() {
+            let mut options = OpenOptions::new();
+            options.write(true).custom_flags(libc::O_DSYNC);
+            let opened = options.dma_open(by_descriptor(direct.as_raw_fd())).await.map_err(os_error)?;
+            if let Err(second) = self.synced.set(opened) {
+                second.close().await.map_err(os_error)?; // two writes were the first
+            }
+        }
+        Ok(self.synced.get().expect("set above"))
     }
 
     fn descriptor(&self) -> i32 {
@@ -332,6 +348,28 @@ impl File for GlommioFile {
         (wrote.map_err(os_error), buf)
     }
 
+    async fn write_synced_at(&self, at: u64, buf: GlommioBuf) -> (io::Result<usize>, GlommioBuf) {
+        let Kind::Direct(direct) = &self.kind else {
+            return match self.write_at(at, buf).await {
+                (Ok(bytes), buf) => (self.datasync().await.map(|()| bytes), buf),
+                failed => failed,
+            };
+        };
+        let file = match self.opened_synced(direct).await {
+            Ok(file) => file,
+            Err(e) => return (Err(e), buf),
+        };
+        self.note(OpKind::WriteStart, at, buf.as_ref().len() as u64);
+        let dma = buf.into_dma(direct);
+        let wrote = file.write_rc_at(dma.clone(), at).await.map_err(os_error);
+        if let Ok(bytes) = &wrote {
+            self.note(OpKind::WriteEnd, at, *bytes as u64);
+            self.note(OpKind::SyncStart, 0, 0);
+            self.note(OpKind::SyncEnd, 0, 0);
+        }
+        (wrote, GlommioBuf(Memory::Dma(dma)))
+    }
+
     async fn read_at(&self, at: u64, bytes: usize) -> io::Result<GlommioBuf> {
         let read = match &self.kind {
             Kind::Direct(file) => file.read_at_aligned(at, bytes).await,
@@ -404,6 +442,11 @@ impl File for GlommioFile {
         self.note(OpKind::SyncEnd, 0, 0);
         Ok(())
     }
+}
+
+/// Names an open file itself, whatever became of its path.
+fn by_descriptor(descriptor: i32) -> String {
+    format!("/proc/self/fd/{descriptor}")
 }
 
 thread_local! {

@@ -220,7 +220,7 @@ impl Machine {
             return Ok(());
         }
         let whole = ends.iter().rev().find(|end| **end <= self.log.whole_blocks_to().0).map(|end| PhyOffset(*end));
-        let first = self.log.start(whole.filter(|_| !random.one_in(8)));
+        let first = self.log.start(whole.filter(|_| !random.one_in(8)), random.one_in(2));
         let mut shape = Random::new(random.next());
         for n in 5..5 + random.below(4) {
             let mut run = self.make_run(&mut shape, random, model, n);
@@ -231,7 +231,7 @@ impl Machine {
         }
         let mut landed = Vec::new();
         if self.log.may_start() {
-            let second = self.log.start(None);
+            let second = self.log.start(None, random.one_in(2));
             match random.one_in(2) {
                 true => {
                     let (second, first) = join(second.run(), first.run()).await;
@@ -244,7 +244,12 @@ impl Machine {
         }
         for landed in landed {
             match self.log.land(landed) {
-                Ok(written) => model.borrow_mut().written_to(written.to.0),
+                Ok(written) => {
+                    model.borrow_mut().written_to(written.to.0);
+                    if written.durable {
+                        model.borrow_mut().all_durable();
+                    }
+                }
                 Err(e) => {
                     self.log.give_up(&e).await;
                     return Err(e);

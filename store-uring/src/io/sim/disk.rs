@@ -178,6 +178,15 @@ impl Disk {
         self.inode(id).make_durable();
         Ok(())
     }
+    /// The second half of a synced write: its own bytes become durable, and no others, as on a device that writes through (FUA).
+    pub(super) fn sync_range(&mut self, id: u64, at: u64, bytes: u64) -> io::Result<()> {
+        if self.begin()? {
+            return Err(crashed());
+        }
+        self.sync_counted(|disk| disk.inode(id).forget_pending())?;
+        self.inode(id).make_range_durable(at / SECTOR as u64..(at + bytes).div_ceil(SECTOR as u64));
+        Ok(())
+    }
     /// Fails when this is the sync to fail. The kernel forgets then that the pages were dirty: only a new write brings them to the disk.
     pub(super) fn sync_counted(&mut self, forget: impl FnOnce(&mut Self)) -> io::Result<()> {
         let this = self.syncs;

@@ -80,6 +80,16 @@ impl Inode {
         }
         self.durable_bytes = self.bytes;
     }
+    /// As `make_durable`, of a range of whole sectors.
+    pub(super) fn make_range_durable(&mut self, sectors: std::ops::Range<u64>) {
+        let versions: Vec<u64> = self.pending.range(sectors).map(|(sector, _)| *sector).collect();
+        for sector in versions {
+            if let Some(last) = self.pending.remove(&sector).and_then(|versions| versions.last().cloned()) {
+                self.durable.insert(sector, last);
+            }
+        }
+        self.durable_bytes = self.bytes;
+    }
     /// What was written since the last sync will not become durable unless it is written again.
     pub(super) fn forget_pending(&mut self) {
         self.forgotten |= !self.pending.is_empty();

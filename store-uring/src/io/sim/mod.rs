@@ -398,6 +398,13 @@ impl File for SimFile {
         });
         (wrote, buf)
     }
+    async fn write_synced_at(&self, at: u64, buf: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
+        let (wrote, buf) = self.write_at(at, buf).await;
+        let Ok(bytes) = wrote else { return (wrote, buf) };
+        self.turn().await;
+        let synced = self.operate(|disk| disk.sync_range(self.inode, at, bytes as u64));
+        (synced.map(|()| bytes), buf)
+    }
     async fn read_at(&self, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
         self.check(at, bytes);
         self.turn().await;
