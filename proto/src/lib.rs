@@ -10,6 +10,7 @@ pub mod ha_switch;
 pub mod header_binary;
 pub mod header_json;
 pub mod headers;
+pub mod in_sync;
 pub mod message;
 pub mod names;
 pub mod properties;

@@ -18,6 +18,7 @@ use uringmq_proto::command::{OwnedCommand, Value};
 use uringmq_proto::fastjson;
 use uringmq_proto::headers::controller::*;
 use uringmq_proto::headers::route::BrokerHeartbeat;
+use uringmq_proto::in_sync::Change;
 
 /// Without a role it is asked for so often.
 const LOOK_SOON: Duration = Duration::from_secs(1);
@@ -172,8 +173,8 @@ impl Agent {
             let wait = beat.min(look).saturating_duration_since(Instant::now());
             match self.orders.recv_timeout(wait) {
                 Ok(Order::Look) => look = Instant::now(),
-                Ok(Order::Alter { set, done }) => {
-                    let altered = self.alter_or_look(set);
+                Ok(Order::Alter { change, done }) => {
+                    let altered = self.alter_or_look(change);
                     look = look.min(Instant::now() + LOOK_SOON); // a refusal may say that another is master
                     let _ = done.send(altered); // nobody waits any more
                 }
@@ -403,24 +404,25 @@ impl Agent {
     }
 
     /// The set as it is afterwards: where the change is refused, or its answer is lost, what the controller then says.
-    fn alter_or_look(&mut self, set: BTreeSet<i64>) -> Result<View, AlterError> {
-        if let Err(e) = self.alter(set) {
+    fn alter_or_look(&mut self, change: Change) -> Result<View, AlterError> {
+        if let Err(e) = self.alter(change) {
             info!(error = %e, "the SyncStateSet is not altered");
             self.look().map_err(|e| AlterError::Unreachable(e.to_string()))?;
         }
         Ok(self.view.clone())
     }
 
-    fn alter(&mut self, set: BTreeSet<i64>) -> Result<(), AskError> {
+    /// With the epochs of the set that the change was made from, though newer ones may be known here by now: then it is to be refused.
+    fn alter(&mut self, change: Change) -> Result<(), AskError> {
         let broker = self.who.broker.clone();
         let id = self.id.expect("who runs has a number");
         let header = AlterSyncStateSet {
             broker_name: &broker,
             master_broker_id: id,
-            master_epoch: self.view.epoch,
+            master_epoch: change.of.epoch,
             invoke_ms: Some(now_ms()),
         };
-        let wanted = SyncStateSet { sync_state_set: set, sync_state_set_epoch: self.view.set_epoch };
+        let wanted = SyncStateSet { sync_state_set: change.set, sync_state_set_epoch: change.of.set_epoch };
         let code = request::CONTROLLER_ALTER_SYNC_STATE_SET;
         let answer = expect_ok(code, self.ask(code, &header.ext(), &fastjson::to_vec(&wanted))?)?;
         let now = set_of(code, &answer)?;
@@ -515,3 +517,6 @@ fn set_of(code: i32, answer: &OwnedCommand) -> Result<SyncStateSet, AskError> {
 fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use thiserror::Error;
+use uringmq_proto::in_sync::{Change, Stamp};
 
 /// Orders that wait for the agent; more come only from a controller that repeats itself.
 const ORDERS_MAX: usize = 64;
@@ -54,6 +55,11 @@ impl View {
         let master = self.master.as_ref()?;
         Some(if master.id == id { Role::Master { epoch: self.epoch } } else { Role::Slave })
     }
+
+    /// How new it is.
+    pub fn stamp(&self) -> Stamp {
+        Stamp { epoch: self.epoch, set_epoch: self.set_epoch }
+    }
 }
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -69,7 +75,7 @@ pub enum Order {
     /// Something changed at the controller (1008).
     Look,
     /// The master's: another SyncStateSet (1001). The answer is the set as it is now.
-    Alter { set: BTreeSet<i64>, done: flume::Sender<Result<View, AlterError>> },
+    Alter { change: Change, done: flume::Sender<Result<View, AlterError>> },
     /// Ends the agent, which gives back its heartbeats' sockets.
     End(flume::Sender<Kept>),
 }
@@ -112,9 +118,9 @@ impl Replicas {
     ///
     /// # Errors
     /// [`AlterError`]: then it may be either.
-    pub async fn alter(&self, set: BTreeSet<i64>) -> Result<View, AlterError> {
+    pub async fn alter(&self, change: Change) -> Result<View, AlterError> {
         let (done, answer) = flume::bounded(1);
-        self.orders.try_send(Order::Alter { set, done }).map_err(|_| AlterError::Stopping)?;
+        self.orders.try_send(Order::Alter { change, done }).map_err(|_| AlterError::Stopping)?;
         answer.recv_async().await.unwrap_or(Err(AlterError::Stopping))
     }
 

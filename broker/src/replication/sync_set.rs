@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 use uringmq_proto::epochs::Epochs;
+use uringmq_proto::in_sync::{Change, Stamp};
 
 /// A replica that does not get what it lacks within this is not proposed now.
 const JOIN_WAIT: Duration = Duration::from_secs(3);
@@ -71,6 +72,12 @@ impl Switch {
             of_it.map(|slave| slave.confirmed(shard)).max()
         };
         lowest(others.map(of))
+    }
+
+    /// A change of the set as it is known now; in the epoch that this broker is master in, also when another one is known by now.
+    fn change(&self, to: impl FnOnce(&BTreeSet<i64>) -> BTreeSet<i64>) -> Change {
+        let view = self.view.borrow();
+        Change { set: to(&view.set), of: Stamp { epoch: self.replicas.first.epoch, ..view.stamp() } }
     }
 
     /// Heartbeats say the newest epoch of this log.
@@ -163,9 +170,9 @@ pub async fn check(shard: Rc<Shard>) {
 
 async fn leave(shard: &Rc<Shard>, late: BTreeSet<i64>) {
     let switch = switch(shard);
-    let rest: BTreeSet<i64> = switch.view.borrow().set.difference(&late).copied().collect();
+    let without = switch.change(|set| set - &late);
     // Until the controller agrees they are waited for.
-    match switch.replicas.alter(rest).await {
+    match switch.replicas.alter(without).await {
         Ok(view) => {
             info!(?late, set = ?view.set, "the SyncStateSet without replicas that are behind");
             switch.take_view(shard, view);
@@ -219,10 +226,9 @@ async fn join(shard: &Rc<Shard>, id: i64) {
         debug!(id, "a replica fell behind before it was proposed for the SyncStateSet");
         return replication(shard).settle(shard);
     }
-    let mut set = switch.view.borrow().set.clone();
-    set.insert(id);
+    let with = switch.change(|set| set | &BTreeSet::from([id]));
     while !shard.doors.is_closed() {
-        match switch.replicas.alter(set.clone()).await {
+        match switch.replicas.alter(with.clone()).await {
             Ok(view) => {
                 info!(id, set = ?view.set, "the SyncStateSet with a replica that has caught up");
                 switch.joining.borrow_mut().remove(&id);
