@@ -286,17 +286,9 @@ impl Agent {
         let number = |key: &str| answer.get(key).and_then(|text| text.parse::<i32>().ok());
         let epoch = number("masterEpoch").unwrap_or(self.view.epoch);
         let set_epoch = set_epoch.or(number("syncStateSetEpoch")).unwrap_or(self.view.set_epoch);
-        if epoch < self.view.epoch {
-            debug!(epoch, known = self.view.epoch, "an older word of the controller is passed over");
-            return Ok(());
+        if !self.view.renew(View { master, epoch, set, set_epoch }) {
+            debug!(epoch, set_epoch, known = ?self.view.stamp(), "an older word of the controller is passed over");
         }
-        let same_master = epoch == self.view.epoch;
-        if !(same_master && set_epoch < self.view.set_epoch) {
-            self.view.set = set;
-            self.view.set_epoch = set_epoch;
-        }
-        self.view.epoch = epoch;
-        self.view.master = master;
         Ok(())
     }
 
@@ -426,8 +418,8 @@ impl Agent {
         let code = request::CONTROLLER_ALTER_SYNC_STATE_SET;
         let answer = expect_ok(code, self.ask(code, &header.ext(), &fastjson::to_vec(&wanted))?)?;
         let now = set_of(code, &answer)?;
-        self.view.set = now.sync_state_set;
-        self.view.set_epoch = now.sync_state_set_epoch;
+        let (set, set_epoch) = (now.sync_state_set, now.sync_state_set_epoch);
+        self.view.renew(View { set, epoch: change.of.epoch, set_epoch, ..self.view.clone() });
         Ok(())
     }
 

@@ -60,6 +60,15 @@ impl View {
     pub fn stamp(&self) -> Stamp {
         Stamp { epoch: self.epoch, set_epoch: self.set_epoch }
     }
+
+    /// Takes what the controller said unless it is older than what is known: answers and notices come by more than one way. Whether it was taken.
+    pub fn renew(&mut self, told: View) -> bool {
+        let news = told.stamp() >= self.stamp();
+        if news {
+            *self = told;
+        }
+        news
+    }
 }
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -153,5 +162,24 @@ mod tests {
         assert_eq!(view(None).role_of(1), None);
         assert_eq!(view(master(1)).role_of(1), Some(Role::Master { epoch: 7 }));
         assert_eq!(view(master(2)).role_of(1), Some(Role::Slave));
+    }
+
+    #[test]
+    fn an_older_word_of_the_controller_is_passed_over() {
+        let view = |epoch, set_epoch, set: &[i64]| View {
+            master: Some(Master { id: 1, address: "h:1".into() }),
+            epoch,
+            set: set.iter().copied().collect(),
+            set_epoch,
+        };
+        let known = view(7, 9, &[1, 2]);
+        for older in [view(7, 8, &[1]), view(6, 8, &[3]), view(6, 12, &[3])] {
+            let mut now = known.clone();
+            assert!(!now.renew(older) && now == known);
+        }
+        for newer in [view(7, 9, &[1, 2]), view(7, 10, &[1]), view(8, 10, &[2]), View { master: None, ..view(8, 9, &[]) }] {
+            let mut now = known.clone();
+            assert!(now.renew(newer.clone()) && now == newer);
+        }
     }
 }

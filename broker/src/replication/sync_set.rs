@@ -108,14 +108,14 @@ impl Switch {
         view.set.iter().copied().filter(|id| *id != self.replicas.id && late(id)).collect()
     }
 
-    fn take_view(&self, shard: &Shard, view: View) {
-        let moved = {
-            let before = self.view.borrow();
-            before.master != view.master && view.master.is_some()
-        };
+    fn take_view(&self, shard: &Shard, told: View) {
+        let before = self.view.borrow().master.clone();
+        if !self.view.borrow_mut().renew(told) {
+            return;
+        }
+        let view = self.view.borrow();
         shard.marks.in_sync.store(view.set.len() as u64, Ordering::Relaxed);
-        *self.view.borrow_mut() = view;
-        if moved && shard.follows() {
+        if before != view.master && view.master.is_some() && shard.follows() {
             self.master_changed.set();
         }
     }
