@@ -1,7 +1,7 @@
 //! The rules of the SyncStateSet (controller mode), without sockets and clocks: which word of the controller is news, what a change of the set
 //! is based on, and whose copies an acknowledgement waits for. The broker runs by them, and so does the model in `controller/tests/model`.
 //! Source: replication sheet 7.5, 8.1.
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How new a SyncStateSet is: the controller counts `epoch` up with each change of masters and `set_epoch` with each change of the set, and
 /// makes a change only where both are those of the set that it was made from.
@@ -17,4 +17,93 @@ pub struct Change {
     pub set: BTreeSet<i64>,
     /// Of the set that it was made from: when that is replaced, the change is refused.
     pub of: Stamp,
+}
+
+/// Whether it is settled by the time `known` is known what became of every change that was asked for: `unanswered` is the newest set that one
+/// without an answer was made from. Such a change may still be made while that set stands, however late; once it is replaced the
+/// controller refuses what is left of it.
+pub fn is_settled(unanswered: Option<Stamp>, known: Stamp) -> bool {
+    unanswered.is_none_or(|of| known > of)
+}
+
+/// Replicas that are waited for beside the SyncStateSet: those that are about to be proposed, and those of which the controller may say any
+/// moment that they are members.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Joining(BTreeMap<i64, Option<Stamp>>);
+
+impl Joining {
+    /// Replica `id` counts from now on.
+    pub fn begin(&mut self, id: i64) {
+        self.0.entry(id).or_default();
+    }
+
+    /// It is proposed by a change of the set `of`, and the controller may make it a member until another set replaces that one.
+    pub fn propose(&mut self, id: i64, of: Stamp) {
+        self.0.insert(id, Some(of));
+    }
+
+    /// It is not proposed after all. One that was proposed goes on counting.
+    pub fn give_up(&mut self, id: i64) {
+        if self.0.get(&id) == Some(&None) {
+            self.0.remove(&id);
+        }
+    }
+
+    /// The change that proposed it is answered: the set says whether it is a member.
+    pub fn answered(&mut self, id: i64) {
+        self.0.remove(&id);
+    }
+
+    /// A set as new as `known` stands: who was proposed for an older one is a member of it, or is none.
+    pub fn settle(&mut self, known: Stamp) {
+        self.0.retain(|_, of| !of.is_some_and(|of| is_settled(Some(of), known)));
+    }
+
+    /// The replicas whose copies count beside `own`: the other members of `set`, and these.
+    pub fn counted(&self, set: &BTreeSet<i64>, own: i64) -> BTreeSet<i64> {
+        set.iter().chain(self.0.keys()).copied().filter(|id| *id != own).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(epoch: i32, set_epoch: i32) -> Stamp {
+        Stamp { epoch, set_epoch }
+    }
+
+    #[test]
+    fn a_change_without_an_answer_is_open_while_its_set_stands() {
+        assert!(is_settled(None, stamp(3, 5)));
+        assert!(!is_settled(Some(stamp(3, 5)), stamp(3, 5)), "it may come yet");
+        assert!(is_settled(Some(stamp(3, 5)), stamp(3, 6)), "made, or refused from now on");
+        assert!(is_settled(Some(stamp(3, 5)), stamp(4, 0)), "another master's epoch");
+        assert!(!is_settled(Some(stamp(3, 5)), stamp(3, 4)), "an older word");
+    }
+
+    #[test]
+    fn who_may_become_a_member_any_moment_counts() {
+        let set = BTreeSet::from([1, 2]);
+        let mut joining = Joining::default();
+        let counted = |joining: &Joining| joining.counted(&set, 1).into_iter().collect::<Vec<_>>();
+        assert_eq!(counted(&joining), [2]);
+        joining.begin(3);
+        assert_eq!(counted(&joining), [2, 3], "before it is proposed");
+        joining.give_up(3);
+        assert_eq!(counted(&joining), [2]);
+        joining.propose(3, stamp(4, 7));
+        joining.give_up(3);
+        joining.begin(3);
+        joining.settle(stamp(4, 7));
+        assert_eq!(counted(&joining), [2, 3], "nobody said what became of it");
+        joining.settle(stamp(4, 8));
+        assert_eq!(counted(&joining), [2], "the set says it");
+        joining.propose(3, stamp(4, 8));
+        joining.answered(3);
+        assert_eq!(counted(&joining), [2]);
+        joining.begin(5);
+        joining.settle(stamp(9, 9));
+        assert_eq!(counted(&joining), [2, 5], "not proposed yet");
+    }
 }

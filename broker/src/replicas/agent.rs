@@ -18,7 +18,7 @@ use uringmq_proto::command::{OwnedCommand, Value};
 use uringmq_proto::fastjson;
 use uringmq_proto::headers::controller::*;
 use uringmq_proto::headers::route::BrokerHeartbeat;
-use uringmq_proto::in_sync::Change;
+use uringmq_proto::in_sync::{self, Change, Stamp};
 
 /// Without a role it is asked for so often.
 const LOOK_SOON: Duration = Duration::from_secs(1);
@@ -41,6 +41,8 @@ enum AskError {
     Identity(#[from] IdentityError),
     #[error("{0} numbers were taken by others")]
     Taken(usize),
+    #[error("a change got no answer, and may still be made while the SyncStateSet is as it is")]
+    Unanswered,
 }
 
 /// The periods and limits of the configuration.
@@ -64,6 +66,8 @@ pub struct Agent {
     beats: HashMap<String, TcpStream>,
     beat_again: HashMap<String, Instant>,
     view: View,
+    /// The set that the newest change without an answer was made from.
+    unanswered: Option<Stamp>,
     complaint: String,
     orders: flume::Receiver<Order>,
     to_shards: flume::Sender<View>,
@@ -137,6 +141,7 @@ impl Agent {
             beats: kept.collect(),
             beat_again: HashMap::new(),
             view: View::default(),
+            unanswered: None,
             complaint: String::new(),
             orders,
             to_shards,
@@ -395,16 +400,21 @@ impl Agent {
         }
     }
 
-    /// The set as it is afterwards: where the change is refused, or its answer is lost, what the controller then says.
+    /// The set as it is afterwards. A look at it says what became of a change only when the change was refused, or when the set that
+    /// it was made from is no more: before that the controller may still make one whose answer was lost.
     fn alter_or_look(&mut self, change: Change) -> Result<View, AlterError> {
         if let Err(e) = self.alter(change) {
             info!(error = %e, "the SyncStateSet is not altered");
-            self.look().map_err(|e| AlterError::Unreachable(e.to_string()))?;
+            self.look().map_err(|e| AlterError::Unknown(e.to_string()))?;
         }
-        Ok(self.view.clone())
+        match in_sync::is_settled(self.unanswered, self.view.stamp()) {
+            true => Ok(self.view.clone()),
+            false => Err(AlterError::Unknown(AskError::Unanswered.to_string())),
+        }
     }
 
-    /// With the epochs of the set that the change was made from, though newer ones may be known here by now: then it is to be refused.
+    /// With the epochs of the set that the change was made from, though newer ones may be known here by now: then it is to be refused. Sent
+    /// once; what is no answer to it is noted.
     fn alter(&mut self, change: Change) -> Result<(), AskError> {
         let broker = self.who.broker.clone();
         let id = self.id.expect("who runs has a number");
@@ -416,8 +426,19 @@ impl Agent {
         };
         let wanted = SyncStateSet { sync_state_set: change.set, sync_state_set_epoch: change.of.set_epoch };
         let code = request::CONTROLLER_ALTER_SYNC_STATE_SET;
-        let answer = expect_ok(code, self.ask(code, &header.ext(), &fastjson::to_vec(&wanted))?)?;
-        let now = set_of(code, &answer)?;
+        let mut line = match self.leader.take() {
+            Some(line) => line,
+            None => self.find_leader()?,
+        };
+        let answer = line.call(code, &header.ext(), &fastjson::to_vec(&wanted));
+        if !answer.as_ref().is_ok_and(|answer| says_outcome(answer.code)) {
+            self.unanswered = self.unanswered.max(Some(change.of));
+        }
+        let answer = answer?;
+        if answer.code != response::CONTROLLER_NOT_LEADER {
+            self.leader = Some(line);
+        }
+        let now = set_of(code, &expect_ok(code, answer)?)?;
         let (set, set_epoch) = (now.sync_state_set, now.sync_state_set_epoch);
         self.view.renew(View { set, epoch: change.of.epoch, set_epoch, ..self.view.clone() });
         Ok(())
@@ -489,6 +510,21 @@ fn is_open(stream: &TcpStream) -> bool {
         Err(e) => e.kind() == std::io::ErrorKind::WouldBlock,
     };
     stream.set_nonblocking(false).is_ok() && open
+}
+
+/// Whether a change that is answered so is made, or is refused for good. Others may be made all the same, as when a controller ceases to lead
+/// while it has the change in hand.
+fn says_outcome(code: i32) -> bool {
+    matches!(
+        code,
+        response::SUCCESS
+            | response::CONTROLLER_FENCED_MASTER_EPOCH
+            | response::CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH
+            | response::CONTROLLER_INVALID_MASTER
+            | response::CONTROLLER_INVALID_REPLICAS
+            | response::CONTROLLER_BROKER_NOT_ALIVE
+            | response::CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
+    )
 }
 
 fn refused(code: i32, answer: OwnedCommand) -> AskError {

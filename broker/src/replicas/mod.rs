@@ -73,8 +73,8 @@ impl View {
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum AlterError {
-    #[error("no controller is reached: {0}")]
-    Unreachable(String),
+    #[error("whether the SyncStateSet is altered is not known: {0}")]
+    Unknown(String),
     #[error("the broker stops")]
     Stopping,
 }
@@ -123,10 +123,10 @@ impl Replicas {
         let _ = self.orders.try_send(Order::Look);
     }
 
-    /// Asks to replace the SyncStateSet, of which this broker is the master; what it is afterwards, replaced or not.
+    /// Asks to replace the SyncStateSet, of which this broker is the master; what it is afterwards, replaced or not, once that is for good.
     ///
     /// # Errors
-    /// [`AlterError`]: then it may be either.
+    /// [`AlterError`]: then it may be either, and may change to the other while the set stands that the change was made from.
     pub async fn alter(&self, change: Change) -> Result<View, AlterError> {
         let (done, answer) = flume::bounded(1);
         self.orders.try_send(Order::Alter { change, done }).map_err(|_| AlterError::Stopping)?;

@@ -1,8 +1,9 @@
 //! Controller mode on the replication shard: the epochs of this log, and on a master the SyncStateSet, its replicas that have all that is
 //! acknowledged. It joins who has caught up, and takes out who has not for long; the controller has the last word on both (1001).
 //!
-//! While a change is under way, both sets count: acknowledgements wait for the members of either. A new member is proposed only once it
-//! has everything that was acknowledged before it counted. Source: replication sheet 7.5.
+//! While a change is under way, both sets count: acknowledgements wait for the members of either, and go on waiting when the change gets no
+//! answer, until a newer set says what became of it. A new member is proposed only once it has everything that was acknowledged
+//! before it counted. The rules stand in [`uringmq_proto::in_sync`]. Source: replication sheet 7.5.
 use crate::mesh::Event;
 use crate::replicas::{AlterError, Replicas, View};
 use crate::replication::master::Slave;
@@ -17,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 use uringmq_proto::epochs::Epochs;
-use uringmq_proto::in_sync::{Change, Stamp};
+use uringmq_proto::in_sync::{Change, Joining, Stamp};
 
 /// A replica that does not get what it lacks within this is not proposed now.
 const JOIN_WAIT: Duration = Duration::from_secs(3);
@@ -32,8 +33,8 @@ pub struct Switch {
     pub epochs: RefCell<Epochs>,
     /// As the controller has it.
     pub view: RefCell<View>,
-    /// Also waited for, while a change is under way.
-    joining: RefCell<BTreeSet<i64>>,
+    /// Also waited for, until it is certain whether they are members.
+    joining: RefCell<Joining>,
     /// One change at a time.
     altering: Cell<bool>,
     /// When each replica had everything last; those of the set that never came count from the start.
@@ -66,12 +67,11 @@ impl Switch {
     /// Up to where every other member has the log; `None` when one is not connected or nobody knows yet, `u64::MAX` without others.
     pub fn mark(&self, shard: &Shard, slaves: &[Rc<Slave>]) -> Option<u64> {
         let (view, joining) = (self.view.borrow(), self.joining.borrow());
-        let others = view.set.union(&joining).filter(|id| **id != self.replicas.id);
-        let of = |id: &i64| {
-            let of_it = slaves.iter().filter(|slave| slave.replica.get() == Some(*id) && slave.next.get().is_some());
+        let of = |id: i64| {
+            let of_it = slaves.iter().filter(|slave| slave.replica.get() == Some(id) && slave.next.get().is_some());
             of_it.map(|slave| slave.confirmed(shard)).max()
         };
-        lowest(others.map(of))
+        lowest(joining.counted(&view.set, self.replicas.id).into_iter().map(of))
     }
 
     /// A change of the set as it is known now; in the epoch that this broker is master in, also when another one is known by now.
@@ -114,6 +114,7 @@ impl Switch {
             return;
         }
         let view = self.view.borrow();
+        self.joining.borrow_mut().settle(view.stamp());
         shard.marks.in_sync.store(view.set.len() as u64, Ordering::Relaxed);
         if before != view.master && view.master.is_some() && shard.follows() {
             self.master_changed.set();
@@ -206,7 +207,7 @@ pub fn consider(shard: &Rc<Shard>, slave: &Slave) {
 
 async fn join(shard: &Rc<Shard>, id: i64) {
     let switch = switch(shard);
-    switch.joining.borrow_mut().insert(id);
+    switch.joining.borrow_mut().begin(id);
     replication(shard).settle(shard);
     // What the writer acknowledges from here on, it acknowledges by the mark that the new member is in.
     let floor = shard.run_on(shard.writer_shard, |s| async move { s.marks.written.load(Ordering::Acquire) });
@@ -222,26 +223,24 @@ async fn join(shard: &Rc<Shard>, id: i64) {
         false
     });
     if !has_all.await {
-        switch.joining.borrow_mut().remove(&id);
+        switch.joining.borrow_mut().give_up(id);
         debug!(id, "a replica fell behind before it was proposed for the SyncStateSet");
         return replication(shard).settle(shard);
     }
     let with = switch.change(|set| set | &BTreeSet::from([id]));
-    while !shard.doors.is_closed() {
-        match switch.replicas.alter(with.clone()).await {
-            Ok(view) => {
-                info!(id, set = ?view.set, "the SyncStateSet with a replica that has caught up");
-                switch.joining.borrow_mut().remove(&id);
-                switch.take_view(shard, view);
-                break;
-            }
-            // It may be a member all the same: it is waited for until the controller says.
-            Err(AlterError::Unreachable(e)) => {
-                warn!(id, error = e, "whether a replica is in the SyncStateSet is not known")
-            }
-            Err(AlterError::Stopping) => return,
+    switch.joining.borrow_mut().propose(id, with.of);
+    match switch.replicas.alter(with).await {
+        Ok(view) => {
+            info!(id, set = ?view.set, "the SyncStateSet with a replica that has caught up");
+            switch.joining.borrow_mut().answered(id);
+            switch.take_view(shard, view);
         }
-        sleep(JOIN_WAIT).await;
+        // It may become a member all the same: it is waited for until a newer set says, and proposed again when it reports.
+        Err(AlterError::Unknown(e)) => {
+            warn!(id, error = e, "whether a replica is in the SyncStateSet is not known");
+            sleep(JOIN_WAIT).await;
+        }
+        Err(AlterError::Stopping) => return,
     }
     replication(shard).settle(shard);
 }

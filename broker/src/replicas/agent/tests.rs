@@ -98,3 +98,52 @@ fn a_change_is_sent_with_the_epochs_of_the_set_that_it_was_made_from() {
     assert_eq!(changes.try_recv().unwrap(), (Some("6".to_owned()), 8));
     assert_eq!((now.set, now.set_epoch), ([1, 3].into(), 9), "as the controller has it");
 }
+
+/// The first change gets no answer and is made only when the second one comes, whose answer is lost too.
+#[test]
+fn a_change_without_an_answer_is_open_until_a_newer_set_is_seen() {
+    let (mut changes, mut made) = (0, false);
+    let at = controller(Box::new(move |command| match command.code {
+        request::CONTROLLER_GET_REPLICA_INFO if made => Some(told(7, &[1, 2], 10)),
+        request::CONTROLLER_GET_REPLICA_INFO => Some(told(7, &[1], 9)),
+        _ => {
+            changes += 1;
+            made = changes == 2;
+            None
+        }
+    }));
+    let mut agent = agent(&at);
+    agent.look().unwrap();
+    let wanted = change(&[1, 2], 7, 9);
+    assert!(matches!(agent.alter_or_look(wanted.clone()), Err(AlterError::Unknown(_))), "the look shows the old set");
+    let now = agent.alter_or_look(wanted).unwrap();
+    assert_eq!((now.set, now.set_epoch), ([1, 2].into(), 10));
+}
+
+/// A second try that is refused says nothing of the first one.
+#[test]
+fn a_refusal_answers_only_the_change_that_it_answers() {
+    let mut answers = [
+        None,
+        Some(response::CONTROLLER_BROKER_NOT_ALIVE),
+        Some(response::SYSTEM_ERROR),
+        Some(response::CONTROLLER_BROKER_NOT_ALIVE),
+    ]
+    .into_iter();
+    let mut set_epoch = 9;
+    let at = controller(Box::new(move |command| match command.code {
+        request::CONTROLLER_GET_REPLICA_INFO => Some(told(7, &[1], set_epoch)),
+        _ => {
+            let answer = answers.next().unwrap().map(|code| Response::err(code, "no"));
+            set_epoch = if answers.len() == 2 { 10 } else { set_epoch };
+            answer
+        }
+    }));
+    let mut agent = agent(&at);
+    agent.look().unwrap();
+    let open = |of: &mut Agent, set_epoch| of.alter_or_look(change(&[1, 2], 7, set_epoch)).is_err();
+    assert!(open(&mut agent, 9));
+    assert!(!open(&mut agent, 9), "refused, and by then another set stands");
+    assert!(open(&mut agent, 10), "an answer that says nothing");
+    assert!(open(&mut agent, 10), "the try before may still be made");
+}
