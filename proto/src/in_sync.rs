@@ -65,6 +65,21 @@ impl Joining {
     }
 }
 
+/// The mark of a master that counts nobody beside itself: all that it has is acknowledged at once.
+pub const ALONE: u64 = u64::MAX;
+
+/// The lowest of what others have confirmed; `None` when that is not known of one of them, [`ALONE`] when there are none.
+pub fn lowest(mut confirmed: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    confirmed.try_fold(ALONE, |lowest, one| one.map(|end| lowest.min(end)))
+}
+
+/// Up to where a master may acknowledge and show what it has: no further than every replica that counts has confirmed, connected or not.
+/// `before` is the mark as it is, `lowest` what [`lowest`] says now. The mark never goes back, but from [`ALONE`] to `shown`, what was shown until then.
+pub fn next_mark(before: u64, lowest: Option<u64>, shown: u64) -> u64 {
+    let before = if before == ALONE { shown } else { before };
+    lowest.map_or(before, |lowest| lowest.max(before))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,5 +120,16 @@ mod tests {
         joining.begin(5);
         joining.settle(stamp(9, 9));
         assert_eq!(counted(&joining), [2, 5], "not proposed yet");
+    }
+
+    #[test]
+    fn every_member_counts_and_one_that_is_away_stops_the_mark() {
+        assert_eq!(lowest([].into_iter()), Some(ALONE), "the master alone");
+        assert_eq!(lowest([Some(9), Some(5), Some(7)].into_iter()), Some(5));
+        assert_eq!(lowest([Some(9), None].into_iter()), None);
+        assert_eq!([next_mark(40, Some(50), 30), next_mark(40, Some(30), 30), next_mark(40, None, 30)], [50, 40, 40]);
+        assert_eq!([next_mark(40, Some(ALONE), 30), next_mark(ALONE, Some(ALONE), 30)], [ALONE; 2]);
+        assert_eq!(next_mark(ALONE, None, 30), 30, "alone no more, and the other one is not connected");
+        assert_eq!([next_mark(ALONE, Some(20), 30), next_mark(ALONE, Some(35), 30)], [30, 35]);
     }
 }

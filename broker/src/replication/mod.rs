@@ -61,10 +61,8 @@ impl Replication {
         }
         let slaves = self.slaves.borrow();
         if let Some(switch) = self.switch.as_ref().filter(|_| config.all_in_sync()) {
-            let Some(mark) = switch.mark(shard, &slaves) else { return };
-            // It never goes back, but from "no others" to what the first other one has.
             let before = shard.marks.replicated.load(Ordering::Acquire);
-            let mark = if before == u64::MAX { mark } else { mark.max(before) };
+            let mark = switch.mark(shard, &slaves, before, shard.marks.readable().0);
             if shard.marks.replicated.swap(mark, Ordering::AcqRel) != mark {
                 shard.mesh.push(shard.writer_shard, crate::mesh::Msg::Replicated);
             }

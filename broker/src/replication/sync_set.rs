@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 use uringmq_proto::epochs::Epochs;
-use uringmq_proto::in_sync::{Change, Joining, Stamp};
+use uringmq_proto::in_sync::{self, Change, Joining, Stamp};
 
 /// A replica that does not get what it lacks within this is not proposed now.
 const JOIN_WAIT: Duration = Duration::from_secs(3);
@@ -64,14 +64,19 @@ impl Switch {
         }
     }
 
-    /// Up to where every other member has the log; `None` when one is not connected or nobody knows yet, `u64::MAX` without others.
-    pub fn mark(&self, shard: &Shard, slaves: &[Rc<Slave>]) -> Option<u64> {
+    /// Up to where everything may be acknowledged, where that was `before` and consumers are shown the log up to `shown`.
+    pub fn mark(&self, shard: &Shard, slaves: &[Rc<Slave>], before: u64, shown: u64) -> u64 {
         let (view, joining) = (self.view.borrow(), self.joining.borrow());
         let of = |id: i64| {
             let of_it = slaves.iter().filter(|slave| slave.replica.get() == Some(id) && slave.next.get().is_some());
             of_it.map(|slave| slave.confirmed(shard)).max()
         };
-        lowest(joining.counted(&view.set, self.replicas.id).into_iter().map(of))
+        // The set of another epoch says nothing of what this one promised.
+        let lowest = match view.epoch == self.replicas.first.epoch {
+            true => in_sync::lowest(joining.counted(&view.set, self.replicas.id).into_iter().map(of)),
+            false => None,
+        };
+        in_sync::next_mark(before, lowest, shown)
     }
 
     /// A change of the set as it is known now; in the epoch that this broker is master in, also when another one is known by now.
@@ -120,11 +125,6 @@ impl Switch {
             self.master_changed.set();
         }
     }
-}
-
-/// The lowest of what others have; `None` when it is not known of one, `u64::MAX` when there are none.
-fn lowest(mut others: impl Iterator<Item = Option<u64>>) -> Option<u64> {
-    others.try_fold(u64::MAX, |lowest, one| one.map(|end| lowest.min(end)))
 }
 
 /// Keeps true what heartbeats say of the log, until the broker stops.
@@ -270,16 +270,4 @@ fn replication(shard: &Shard) -> &Replication {
 
 pub fn switch(shard: &Shard) -> &Switch {
     replication(shard).switch.as_ref().expect("in controller mode")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_member_counts_and_one_that_is_away_stops_the_mark() {
-        assert_eq!(lowest([].into_iter()), Some(u64::MAX), "the master alone");
-        assert_eq!(lowest([Some(9), Some(5), Some(7)].into_iter()), Some(5));
-        assert_eq!(lowest([Some(9), None].into_iter()), None);
-    }
 }
