@@ -226,7 +226,8 @@ fn take_role(
         broker: config.broker_name.clone(),
         address: config.store_host(port),
     };
-    let Some((role, replicas)) = Agent::start(config, who, told.clone(), stop)? else { return Ok(None) };
+    let newest = read.last().map(|last| last.epoch); // also where the log has lost its bytes
+    let Some((role, replicas)) = Agent::start(config, who, told.clone(), newest, stop)? else { return Ok(None) };
     let epochs = epoch_file::in_role(read.clone(), end, &role).map_err(|e| e.to_string())?;
     if epochs != read {
         save_epochs(config, &epochs, cpu)?;

@@ -65,6 +65,14 @@ impl Joining {
     }
 }
 
+/// Whether a broker that has just started may be master in the epoch `given`, where `own` is the newest one of its log. In an epoch that it led before
+/// it may not: its log may have lost its end, as in a power cut, and what it would write there again would look to replicas like what they
+/// have of it; and it has forgotten which changes of the set may still be made. With a new epoch replicas see where the logs part, and
+/// such changes are refused.
+pub fn may_lead(own: Option<i32>, given: i32) -> bool {
+    own != Some(given)
+}
+
 /// The mark of a master that counts nobody beside itself: all that it has is acknowledged at once.
 pub const ALONE: u64 = u64::MAX;
 
@@ -131,5 +139,12 @@ mod tests {
         assert_eq!([next_mark(40, Some(ALONE), 30), next_mark(ALONE, Some(ALONE), 30)], [ALONE; 2]);
         assert_eq!(next_mark(ALONE, None, 30), 30, "alone no more, and the other one is not connected");
         assert_eq!([next_mark(ALONE, Some(20), 30), next_mark(ALONE, Some(35), 30)], [30, 35]);
+    }
+
+    #[test]
+    fn who_has_just_started_leads_in_a_new_epoch_only() {
+        assert!(may_lead(None, 7) && may_lead(Some(6), 7));
+        assert!(!may_lead(Some(7), 7));
+        assert!(may_lead(Some(8), 7), "another controller's log: refused elsewhere, with what to do");
     }
 }

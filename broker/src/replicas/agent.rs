@@ -41,6 +41,11 @@ enum AskError {
     Identity(#[from] IdentityError),
     #[error("{0} numbers were taken by others")]
     Taken(usize),
+    #[error(
+        "this broker has just started, and is still named master in epoch {0}, which it led before: it waits until it is taken for dead and a \
+         master is elected"
+    )]
+    LiesLow(i32),
     #[error("a change got no answer, and may still be made while the SyncStateSet is as it is")]
     Unanswered,
 }
@@ -66,6 +71,8 @@ pub struct Agent {
     beats: HashMap<String, TcpStream>,
     beat_again: HashMap<String, Instant>,
     view: View,
+    /// The newest epoch of the log as it was found, until there is a role.
+    own: Option<i32>,
     /// The set that the newest change without an answer was made from.
     unanswered: Option<Stamp>,
     complaint: String,
@@ -75,7 +82,7 @@ pub struct Agent {
 
 impl Agent {
     /// Registers this broker and waits until the controller gives it a role, then goes on in a thread of its own. `told` is what heartbeats say.
-    /// `Ok(None)` when a stop was asked for meanwhile.
+    /// `own` is the newest epoch of the log: in it this broker leads no more. `Ok(None)` when a stop was asked for meanwhile.
     ///
     /// # Errors
     /// A store that is another broker's.
@@ -83,11 +90,13 @@ impl Agent {
         config: &BrokerConfig,
         who: Who,
         told: Arc<Told>,
+        own: Option<i32>,
         stop: &StopHandle,
     ) -> Result<Option<(Role, Replicas)>, String> {
         let (orders, to_agent) = flume::bounded(ORDERS_MAX);
         let (to_shards, views) = flume::bounded(ORDERS_MAX);
         let mut agent = Agent::new(config, who, told.clone(), to_agent, to_shards);
+        agent.own = own;
         let role = loop {
             if stop.requested() {
                 return Ok(None);
@@ -98,11 +107,12 @@ impl Agent {
                 Err(e) => agent.complain(&e),
             }
             agent.beat();
-            if let Some(role) = agent.id.and_then(|id| agent.view.role_of(id)) {
+            if let Some(role) = agent.id.and_then(|id| agent.view.role_of(id)).filter(|_| !agent.lies_low()) {
                 break role;
             }
             std::thread::sleep(LOOK_SOON.min(agent.times.look));
         };
+        agent.own = None;
         let id = agent.id.expect("who has a role has a number");
         info!(id, ?role, view = ?agent.view, "the controller gives the role");
         let replicas = Replicas { id, told, orders, views, first: agent.view.clone() };
@@ -141,6 +151,7 @@ impl Agent {
             beats: kept.collect(),
             beat_again: HashMap::new(),
             view: View::default(),
+            own: None,
             unanswered: None,
             complaint: String::new(),
             orders,
@@ -194,9 +205,16 @@ impl Agent {
         }
     }
 
+    /// The controller has not noticed that this broker was away, and names it master in an epoch that it led before its start. Until that master is
+    /// lost for the controller, and another epoch has begun, this broker gives no sign of life.
+    fn lies_low(&self) -> bool {
+        let leads = self.view.master.as_ref().is_some_and(|master| Some(master.id) == self.id);
+        leads && !in_sync::may_lead(self.own, self.view.epoch)
+    }
+
     /// One heartbeat to each controller: the next one that leads is to know who is alive.
     fn beat(&mut self) {
-        let Some(id) = self.id else { return };
+        let Some(id) = self.id.filter(|_| !self.lies_low()) else { return };
         let (address, now) = (self.who.address.to_string(), Instant::now());
         let header = BrokerHeartbeat {
             cluster_name: &self.who.cluster,
@@ -261,6 +279,16 @@ impl Agent {
             None => self.take_id()?,
         };
         self.id = Some(id);
+        if self.own.is_some() {
+            // What it answers to a registration depends on whether it takes this broker for alive.
+            match self.ask_view() {
+                Ok(()) | Err(AskError::Refused { .. }) => {} // it may not know the group
+                Err(e) => return Err(e),
+            }
+            if self.lies_low() {
+                return Err(AskError::LiesLow(self.view.epoch));
+            }
+        }
         if !self.registered {
             self.register(id)?;
             self.registered = true;

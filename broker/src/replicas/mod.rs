@@ -177,7 +177,9 @@ mod tests {
             let mut now = known.clone();
             assert!(!now.renew(older) && now == known);
         }
-        for newer in [view(7, 9, &[1, 2]), view(7, 10, &[1]), view(8, 10, &[2]), View { master: None, ..view(8, 9, &[]) }] {
+        for newer in
+            [view(7, 9, &[1, 2]), view(7, 10, &[1]), view(8, 10, &[2]), View { master: None, ..view(8, 9, &[]) }]
+        {
             let mut now = known.clone();
             assert!(now.renew(newer.clone()) && now == newer);
         }

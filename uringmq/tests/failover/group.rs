@@ -187,6 +187,17 @@ impl Group {
         }
     }
 
+    /// What a power cut does to a log that was not synced: a broker that does not run loses its log from `from` on.
+    pub fn lose_end(&self, index: usize, from: u64) {
+        let name = format!("commitlog/{:020}", from - from % SEGMENT_BYTES);
+        let path = self.brokers[index].store().join(name);
+        let mut bytes = std::fs::read(&path).expect("the last segment");
+        let lost = &mut bytes[(from % SEGMENT_BYTES) as usize..];
+        assert!(lost.iter().any(|byte| *byte != 0), "nothing to lose behind {from}");
+        lost.fill(0);
+        std::fs::write(&path, bytes).expect("the last segment, changed");
+    }
+
     pub fn no_panic(&self) {
         for (index, broker) in self.brokers.iter().enumerate() {
             let log = broker.log();

@@ -145,6 +145,58 @@ fn what_only_the_old_master_has_is_not_served_and_is_cut_off() {
     group.no_panic();
 }
 
+/// Two brokers with one log; then the master is killed and loses the last message of it, and no controller notices. Which one it is, in which
+/// epoch it was master.
+fn master_loses_its_end_unnoticed(group: &mut Group) -> (usize, i32) {
+    group.in_sync(&[1, 2]);
+    let mut client = group.client_of_master();
+    client.create_topic(TOPIC, QUEUES);
+    client.sent(TOPIC, 0, "", b"kept");
+    group.same_logs();
+    let (old, epoch) = group.master();
+    let kept = group.written(old);
+    client.sent(TOPIC, 0, "", b"lost by the master");
+    group.servers[0].kill();
+    group.brokers[old].kill();
+    group.lose_end(old, kept);
+    (old, epoch)
+}
+
+#[test]
+fn a_master_that_lost_its_end_unnoticed_gives_way_to_who_has_it() {
+    let mut group = Group::start("failover-lost-end", 2, ALL_ACK);
+    let (old, epoch) = master_loses_its_end_unnoticed(&mut group);
+    group.servers[0].start();
+    group.brokers[old].start();
+    let (new, now) = group.master();
+    assert!(new != old && now > epoch, "{new} in epoch {now}");
+    group.in_sync(&[1, 2]);
+    let mut client = group.client_of_master();
+    assert_eq!(served(&mut client, 0), [b"kept".to_vec(), b"lost by the master".to_vec()]);
+    client.sent(TOPIC, 0, "", b"after");
+    group.same_logs();
+    group.no_panic();
+}
+
+#[test]
+fn a_master_that_lost_its_end_unnoticed_leads_alone_in_a_new_epoch() {
+    let mut group = Group::start("failover-lost-alone", 2, ALL_ACK);
+    let (old, epoch) = master_loses_its_end_unnoticed(&mut group);
+    group.brokers[1 - old].kill();
+    group.servers[0].start();
+    group.brokers[old].start();
+    let (new, now) = group.master();
+    assert!(new == old && now > epoch, "{new} in epoch {now}");
+    let mut client = group.client_of_master();
+    let longer = "written in the place of what was lost, and behind it ".repeat(20);
+    client.sent(TOPIC, 0, "", longer.as_bytes());
+    group.brokers[1 - old].start();
+    group.in_sync(&[1, 2]);
+    group.same_logs();
+    assert_eq!(served(&mut client, 0), [b"kept".to_vec(), longer.into_bytes()]);
+    group.no_panic();
+}
+
 /// Without a controller nobody is elected, and the master goes on.
 #[test]
 fn a_master_serves_while_the_controller_is_away_and_stays_master() {

@@ -147,3 +147,34 @@ fn a_refusal_answers_only_the_change_that_it_answers() {
     assert!(open(&mut agent, 10), "an answer that says nothing");
     assert!(open(&mut agent, 10), "the try before may still be made");
 }
+
+/// It is named master of epoch 7, which it led before; then the group loses its master, and the broker is elected anew.
+#[test]
+fn who_has_just_started_gives_no_sign_before_another_epoch_than_its_own_has_begun() {
+    let (signs, codes) = flume::unbounded();
+    let mut looks = 0;
+    let at = controller(Box::new(move |command| {
+        signs.send(command.code).unwrap();
+        match command.code {
+            request::CONTROLLER_GET_REPLICA_INFO => {
+                looks += 1;
+                let nobody = || Response::ok().with("masterEpoch", 8).body(fastjson::to_vec(&SyncStateSet::default()));
+                Some(if looks <= 2 { told(7, &[1, 2], 9) } else { nobody() })
+            }
+            request::CONTROLLER_REGISTER_BROKER => Some(Response::ok()),
+            request::CONTROLLER_ELECT_MASTER => Some(told(9, &[1], 10)),
+            _ => None,
+        }
+    }));
+    let mut agent = agent(&at);
+    (agent.own, agent.registered) = (Some(7), false);
+    for _ in 0..2 {
+        assert!(matches!(agent.look(), Err(AskError::LiesLow(7))));
+        agent.beat();
+        assert!(agent.beats.is_empty(), "no heartbeat");
+    }
+    agent.look().unwrap();
+    assert_eq!(agent.view.role_of(1), Some(Role::Master { epoch: 9 }));
+    let asked: Vec<i32> = codes.drain().filter(|code| *code != request::BROKER_HEARTBEAT).collect();
+    assert_eq!(asked, [1004, 1004, 1004, 1003, 1002]);
+}
