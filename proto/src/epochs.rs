@@ -10,14 +10,14 @@ use thiserror::Error;
 pub const EPOCHS_MAX: usize = 1000;
 
 /// The bytes from `start` on are of master epoch `epoch`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Epoch {
     pub epoch: i32,
     pub start: u64,
 }
 
 /// Ascending in both fields.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Epochs(Vec<Epoch>);
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -74,6 +74,14 @@ impl Epochs {
         self.0.push(Epoch { epoch, start });
         let surplus = self.0.len().saturating_sub(EPOCHS_MAX);
         self.0.drain(..surplus);
+    }
+
+    /// The broker of this log, which ends at `end`, is master in `epoch` now, and begins it there unless it has begun it before.
+    pub fn lead(&mut self, epoch: i32, end: u64) {
+        self.cut(end.max(1)); // an epoch without bytes is none, but the first of an empty log
+        if self.last().is_none_or(|last| last.epoch < epoch) {
+            self.begin(epoch, end);
+        }
     }
 
     /// The log ends at `end` now: entries that begin there or behind it go. Whether there were any.

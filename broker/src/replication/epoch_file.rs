@@ -75,10 +75,7 @@ pub fn in_role(mut epochs: Epochs, end: u64, role: &Role) -> Result<Epochs, Epoc
         if *given < own {
             return Err(EpochFileError::Old { given: *given, own });
         }
-        epochs.cut(end.max(1)); // an epoch without bytes is none, but the first of an empty log
-        if epochs.last().is_none_or(|last| last.epoch < *given) {
-            epochs.begin(*given, end);
-        }
+        epochs.lead(*given, end);
         return Ok(epochs);
     }
     epochs.cut(end);
