@@ -125,6 +125,8 @@ pairs() { bench-harness/interop/run-pairs; }
 
 migration() { bench-harness/interop/run-migration; }
 
+two_masters() { bench-harness/interop/run-two-masters; }
+
 # Apache's brokers under our controllers, then one of ours beside one of Apache's, either first.
 controller() {
   local brokers
@@ -175,6 +177,7 @@ run_stage() {
     stores) stage stores stores ;;
     pairs) stage pairs pairs ;;
     migration) stage migration migration ;;
+    two-masters) stage two-masters two_masters ;;
     controller) stage controller controller ;;
     storm) stage storm storm ;;
     storm-10) stage storm-10 storm 600 ;;
@@ -197,7 +200,7 @@ run_stage() {
   esac
 }
 
-CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3 pairs migration controller storm)
+CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3 pairs migration two-masters controller storm)
 LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 storm-10 differential big)
 
 case ${1:-} in

@@ -123,8 +123,7 @@ impl Registration {
     pub async fn master_of(&self, broker: &str) -> Option<String> {
         let fresh = self.cluster.borrow().as_ref().is_some_and(|(at, _)| at.elapsed() < CLUSTER_LIFE);
         if !fresh {
-            let conn = self.servers.borrow().iter().find_map(|server| server.open_conn())?;
-            let answer = conn.call(request::GET_BROKER_CLUSTER_INFO, &[], &[], ROUTE_TIMEOUT).await.ok()?;
+            let answer = self.ask(request::GET_BROKER_CLUSTER_INFO, &[]).await?;
             let cluster = fastjson::from_slice(&answer.body).ok()?;
             *self.cluster.borrow_mut() = Some((Instant::now(), cluster));
         }
@@ -140,9 +139,8 @@ impl Registration {
         {
             return route.clone();
         }
-        let conn = self.servers.borrow().iter().find_map(|server| server.open_conn())?;
         let ext = [("topic", Value::from(topic.to_owned())), ("acceptStandardJsonOnly", Value::from(true))];
-        let answer = conn.call(request::GET_ROUTEINFO_BY_TOPIC, &ext, &[], ROUTE_TIMEOUT).await.ok()?;
+        let answer = self.ask(request::GET_ROUTEINFO_BY_TOPIC, &ext).await?;
         let route = match answer.code {
             response::SUCCESS => Some(Rc::new(fastjson::from_slice(&answer.body).ok()?)),
             _ => None,
@@ -151,6 +149,24 @@ impl Registration {
         routes.retain(|_, (at, _)| at.elapsed() < ROUTE_LIFE);
         routes.insert(topic.to_owned(), (Instant::now(), route.clone()));
         route
+    }
+
+    /// The first answer of a NameServer. One that took a registration last time is asked before one that did not; one that gives no answer
+    /// is asked last from then on, until it takes a registration again.
+    async fn ask(&self, code: i32, ext: &[(&'static str, Value<'static>)]) -> Option<OwnedCommand> {
+        let mut servers = self.servers.borrow().clone();
+        servers.sort_by_key(|server| server.health.get() != Health::Up);
+        for server in servers {
+            let Some(conn) = server.open_conn() else { continue };
+            match conn.call(code, ext, &[], ROUTE_TIMEOUT).await {
+                Ok(answer) => return Some(answer),
+                Err(error) => {
+                    debug!(namesrv = %server.at, code, %error, "no answer; asking the next one");
+                    server.health.set(Health::Down);
+                }
+            }
+        }
+        None
     }
 }
 
@@ -175,8 +191,11 @@ pub fn start(shard: &Rc<Shard>) {
             Timer::new(Duration::from_millis(shard.config().namesrv_resolve_ms.max(1_000))).await;
             reload(&shard);
             let servers = shard.control().registration.servers.borrow().clone();
-            for server in servers {
-                server.check_address().await;
+            // All at once: a name that the resolver is long about holds up no other.
+            let check = |server: Rc<Server>| glommio::spawn_local(async move { server.check_address().await });
+            let checks: Vec<_> = servers.into_iter().map(check).collect();
+            for check in checks {
+                check.await;
             }
         }
     })
@@ -205,6 +224,9 @@ pub fn reload(shard: &Rc<Shard>) {
         }
         let server = Server::new(at.clone());
         servers.push(server.clone());
+        if shard.config().slave_acting_master {
+            glommio::spawn_local(keep_alive(shard.clone(), server.clone())).detach();
+        }
         glommio::spawn_local(keep_told(shard.clone(), server)).detach();
     }
 }
@@ -290,6 +312,18 @@ async fn keep_told(shard: Rc<Shard>, server: Rc<Server>) {
     }
 }
 
+/// Signs of life (904) to one NameServer, which forgets a broker that was to give some and gave none for brokerNotActiveTimeoutMillis.
+async fn keep_alive(shard: Rc<Shard>, server: Rc<Server>) {
+    while !is_stopping(&shard) && !server.is_removed() {
+        Timer::new(Duration::from_millis(shard.config().broker_heartbeat_ms)).await;
+        if server.health.get() == Health::Up
+            && let Some(conn) = server.open_conn()
+        {
+            conn.oneway(request::BROKER_HEARTBEAT, &identity(&shard), &[]);
+        }
+    }
+}
+
 /// Tells one NameServer. A change of some topics that it refuses (it does not know the broker) is followed by the whole table.
 async fn tell(shard: &Rc<Shard>, server: &Rc<Server>, news: News) -> Result<(), LinkError> {
     let config = shard.config();
@@ -318,10 +352,13 @@ async fn register(shard: &Rc<Shard>, conn: &Conn, body: &[u8], timeout: Duration
     let mut ext = identity(shard);
     ext.extend([
         ("haServerAddr", Value::from(ha_addr(&config))),
-        ("enableActingMaster", Value::from(false)),
+        ("enableActingMaster", Value::from(config.slave_acting_master)),
         ("compressed", Value::from(config.compressed_register)),
         ("bodyCrc32", Value::from(record::body_crc(body))),
     ]);
+    if config.slave_acting_master {
+        ext.push(("heartbeatTimeoutMillis", Value::from(config.broker_not_active_ms)));
+    }
     let answer = expect_ok(conn.call(request::REGISTER_BROKER, &ext, body, timeout).await?)?;
     if shard.follows() && !config.controller_mode {
         take_master(shard, &answer);

@@ -3,6 +3,7 @@ package stores;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -20,7 +21,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Producers and a push consumer of Apache's that run while brokers come and go; what was acknowledged, and what was consumed. */
+/** Producers and push consumers of Apache's that run while brokers come and go; what was acknowledged by whom, and what was consumed. */
 final class Traffic implements AutoCloseable {
     private final String topic;
     private final String group;
@@ -28,10 +29,12 @@ final class Traffic implements AutoCloseable {
     private final String nameServer;
     private final List<Thread> threads = new ArrayList<>();
     private final List<DefaultMQProducer> producers = new ArrayList<>();
-    private final Set<String> acknowledged = ConcurrentHashMap.newKeySet();
+    /** By whom: a broker's name. */
+    private final Map<String, String> acknowledged = new ConcurrentHashMap<>();
     private final Map<String, AtomicInteger> consumed = new ConcurrentHashMap<>();
     final AtomicInteger failures = new AtomicInteger();
-    private DefaultMQPushConsumer consumer;
+    volatile String lastFailure = "none";
+    private final List<DefaultMQPushConsumer> consumers = new ArrayList<>();
     private volatile boolean stopping;
 
     /** {@code instance} tells the clients of several in one process apart. */
@@ -51,11 +54,16 @@ final class Traffic implements AutoCloseable {
     }
 
     void produce(int count, int pauseMs) throws Exception {
+        produce(count, pauseMs, 0);
+    }
+
+    /** With so many retries of the client's own before the user sees an error. */
+    void produce(int count, int pauseMs, int retries) throws Exception {
         for (int n = 0; n < count; n++) {
             String name = "producer-" + n;
             DefaultMQProducer producer = configure(new DefaultMQProducer(name + "-" + instance), name);
             producer.setSendMsgTimeout(3000);
-            producer.setRetryTimesWhenSendFailed(0);
+            producer.setRetryTimesWhenSendFailed(retries);
             producer.start();
             producers.add(producer);
             Thread thread = new Thread(() -> send(producer, name, pauseMs), name);
@@ -72,12 +80,14 @@ final class Traffic implements AutoCloseable {
                 try {
                     SendResult sent = producer.send(new Message(topic, body.getBytes(StandardCharsets.UTF_8)));
                     if (sent.getSendStatus() == SendStatus.SEND_OK) {
-                        acknowledged.add(body);
+                        acknowledged.put(body, sent.getMessageQueue().getBrokerName());
                         break;
                     }
+                    lastFailure = sent.getSendStatus().name();
                 } catch (Exception e) {
-                    failures.incrementAndGet();
+                    lastFailure = e.toString();
                 }
+                failures.incrementAndGet();
                 pause(100);
             }
             pause(pauseMs);
@@ -92,8 +102,10 @@ final class Traffic implements AutoCloseable {
         }
     }
 
+    /** One more consumer of the group. */
     void consume() throws Exception {
-        consumer = configure(new DefaultMQPushConsumer(group), "consumer");
+        DefaultMQPushConsumer consumer = configure(new DefaultMQPushConsumer(group), "consumer-" + consumers.size());
+        consumers.add(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPersistConsumerOffsetInterval(1000);
         consumer.subscribe(topic, "*");
@@ -107,8 +119,12 @@ final class Traffic implements AutoCloseable {
         consumer.start();
     }
 
-    /** When the consumer tried last to pull each queue that it has, ms. */
+    /** When the first consumer tried last to pull each queue that it has, ms. */
     Map<MessageQueue, Long> tries() {
+        return tries(consumers.get(0));
+    }
+
+    private Map<MessageQueue, Long> tries(DefaultMQPushConsumer consumer) {
         Map<MessageQueue, Long> tries = new HashMap<>();
         consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().forEach((queue, process) -> {
             if (queue.getTopic().equals(topic)) {
@@ -118,8 +134,27 @@ final class Traffic implements AutoCloseable {
         return tries;
     }
 
+    /** The queues of each consumer. */
+    List<Set<MessageQueue>> shares() {
+        return consumers.stream().map(consumer -> tries(consumer).keySet()).toList();
+    }
+
     int acknowledged() {
         return acknowledged.size();
+    }
+
+    private Set<String> acknowledgedBy(String broker) {
+        Set<String> all = new HashSet<>();
+        acknowledged.forEach((body, by) -> {
+            if (by.equals(broker)) {
+                all.add(body);
+            }
+        });
+        return all;
+    }
+
+    int acknowledgedCount(String broker) {
+        return acknowledgedBy(broker).size();
     }
 
     int consumed() {
@@ -139,9 +174,24 @@ final class Traffic implements AutoCloseable {
         return acknowledged() + " acknowledged";
     }
 
+    /** Waits until this broker acknowledged so many more, and until all that it acknowledged is consumed. */
+    String goesOnAt(String broker, int more) throws Exception {
+        int sent = acknowledgedCount(broker) + more;
+        Checks.await("more is acknowledged, " + sent + " by " + broker, 120, () -> acknowledgedCount(broker) >= sent);
+        return caughtUp(broker);
+    }
+
     /** All that is acknowledged by now is consumed. */
     String caughtUp() throws Exception {
-        Set<String> now = Set.copyOf(acknowledged);
+        return caughtUp(Set.copyOf(acknowledged.keySet()));
+    }
+
+    /** All that this broker acknowledged by now is consumed. */
+    String caughtUp(String broker) throws Exception {
+        return caughtUp(acknowledgedBy(broker));
+    }
+
+    private String caughtUp(Set<String> now) throws Exception {
         Checks.await("all of " + now.size() + " is consumed", 120, () -> consumed.keySet().containsAll(now));
         return now.size() + " of " + now.size() + ", " + repeated() + " more than once";
     }
@@ -157,8 +207,6 @@ final class Traffic implements AutoCloseable {
     public void close() throws InterruptedException {
         stopProducing();
         producers.forEach(DefaultMQProducer::shutdown);
-        if (consumer != null) {
-            consumer.shutdown();
-        }
+        consumers.forEach(DefaultMQPushConsumer::shutdown);
     }
 }

@@ -297,6 +297,13 @@ config_keys! {
     /// Ours: most bytes that a slave cuts off the end of its log when they are not its master's, so that it can follow again. 0: none.
     "slaveTruncateBytesMax" => slave_truncate_bytes_max: u64 = 0, AtOnce;
 
+    // -- slave acting master
+    /// Registers with signs of life every `brokerHeartbeatInterval`, and as one whose smallest id takes the place of a dead master in
+    /// routes (docs/replication.md).
+    "enableSlaveActingMaster" => slave_acting_master: bool = false, Restart;
+    /// With it: a NameServer forgets this broker when it gave no sign for so long.
+    "brokerNotActiveTimeoutMillis" => broker_not_active_ms: u64 = 10_000, Restart;
+
     // -- controller mode
     /// The role comes from a controller; `brokerRole` and `brokerId` have no meaning then.
     "enableControllerMode" => controller_mode: bool = false, Restart;

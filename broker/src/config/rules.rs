@@ -249,6 +249,7 @@ impl BrokerConfig {
             ("haSendHeartbeatInterval", self.ha_heartbeat_ms),
             ("haHousekeepingInterval", self.ha_housekeeping_ms),
             ("brokerHeartbeatInterval", self.broker_heartbeat_ms),
+            ("brokerNotActiveTimeoutMillis", self.broker_not_active_ms),
             ("controllerHeartBeatTimeoutMills", self.controller_heartbeat_timeout_ms),
             ("syncBrokerMetadataPeriod", self.sync_broker_metadata_ms),
             ("syncControllerMetadataPeriod", self.sync_controller_metadata_ms),
@@ -266,7 +267,8 @@ impl BrokerConfig {
         let switches = [
             (
                 "enableDLegerCommitLog",
-                "this broker has no DLedger log; what took its place is controller mode (docs/controller.md)",
+                "this broker has no DLedger log; what took its place is controller mode (docs/controller.md), and \
+                 `uringmq store export` reads its messages",
             ),
             ("fetchControllerAddrByDnsLookup", "name the controllers in controllerAddr"),
             ("authenticationEnabled", "this broker cannot check who calls, and would let everybody in"),

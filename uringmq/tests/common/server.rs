@@ -39,11 +39,13 @@ pub struct Process {
     /// `standalone`, `broker`, `namesrv`, `controller`.
     server: &'static str,
     pub dir: PathBuf,
+    /// A command line that this one's words are put behind, and that becomes it; none: it is run as it is.
+    pub through: Vec<String>,
 }
 
 impl Process {
     pub fn new(server: &'static str, dir: PathBuf) -> Self {
-        Process { child: None, server, dir }
+        Process { child: None, server, dir, through: Vec::new() }
     }
 
     /// Starts it with this configuration and waits until it serves. What went wrong otherwise; it was killed then.
@@ -63,8 +65,10 @@ impl Process {
         assert!(self.child.is_none(), "it runs");
         std::fs::write(self.dir.join("broker.conf"), conf).expect("the configuration file");
         let log = std::fs::File::options().create(true).append(true).open(self.log_path()).expect("the log");
-        Command::new(BINARY)
-            .args([self.server, "-c", "broker.conf"])
+        let own = [BINARY, self.server, "-c", "broker.conf"];
+        let mut words = self.through.iter().map(String::as_str).chain(own);
+        Command::new(words.next().expect("the binary's own"))
+            .args(words)
             .current_dir(&self.dir)
             .env_remove("NAMESRV_ADDR")
             .env_remove("RUST_LOG")
@@ -94,6 +98,12 @@ impl Process {
 
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()
+    }
+
+    /// Sends it a signal by its name, such as STOP.
+    pub fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([format!("-{signal}"), self.pid().to_string()]).status();
+        assert!(sent.expect("kill").success());
     }
 
     /// kill -9.
