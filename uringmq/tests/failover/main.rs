@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod group;
+mod known_faults;
 
 use common::{Client, Pull, props};
 use group::{Group, until};
