@@ -127,6 +127,8 @@ migration() { bench-harness/interop/run-migration; }
 
 two_masters() { bench-harness/interop/run-two-masters; }
 
+dledger() { bench-harness/interop/run-dledger; }
+
 # Apache's brokers under our controllers, then one of ours beside one of Apache's, either first.
 controller() {
   local brokers
@@ -177,6 +179,7 @@ run_stage() {
     stores) stage stores stores ;;
     pairs) stage pairs pairs ;;
     migration) stage migration migration ;;
+    dledger) stage dledger dledger ;;
     two-masters) stage two-masters two_masters ;;
     controller) stage controller controller ;;
     storm) stage storm storm ;;
@@ -200,7 +203,7 @@ run_stage() {
   esac
 }
 
-CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3 pairs migration two-masters controller storm)
+CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3 pairs migration two-masters dledger controller storm)
 LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 storm-10 differential big)
 
 case ${1:-} in

@@ -114,6 +114,23 @@ fn a_file_that_cannot_be_used_is_named() {
     assert!(stderr(&output).contains("flag -n: namesrvAddr = 'a:1,b:2'"), "{}", stderr(&output));
 }
 
+/// DLedger mode is not there: a start that left it out in silence would keep one copy where several were asked for.
+#[test]
+fn dledger_mode_is_refused_and_says_what_there_is() {
+    let dir = Dir::new("dledger");
+    let store = dir.0.join("store");
+    let conf = format!("storePathRootDir={}\nenableDLegerCommitLog=true\n", store.display());
+    let file = dir.file("dledger.conf", &conf);
+    for server in ["broker", "standalone"] {
+        let output = run(&[server, "-c", &file]);
+        assert_eq!(output.status.code(), Some(1), "{server}");
+        for words in ["dledger.conf line 2: enableDLegerCommitLog", "controller mode", "store export"] {
+            assert!(stderr(&output).contains(words), "{server}: {words} in {}", stderr(&output));
+        }
+        assert!(!store.exists(), "{server}: nothing is made");
+    }
+}
+
 /// Known fault A08.
 #[test]
 fn the_effective_configuration_does_not_depend_on_the_order_of_flags() {

@@ -293,6 +293,125 @@ fn a_topic_is_exported_whole_and_no_file_is_overwritten() {
     assert!(again.status.code() == Some(2) && text(&again).contains("exists already"), "{}", text(&again));
 }
 
+/// Entries of DLedger's log (replication sheet 11), as one of its replicas has them in files of `file_bytes`.
+struct Entries {
+    files: Vec<Vec<u8>>,
+    file_bytes: usize,
+    index: i64,
+}
+
+impl Entries {
+    fn position(&self) -> usize {
+        (self.files.len() - 1) * self.file_bytes + self.files.last().expect("a file").len()
+    }
+
+    /// An entry of that kind. What is said of a body's place is made true.
+    fn put(&mut self, magic: i32, body: &[u8]) {
+        let bytes = 48 + body.len();
+        let last = self.files.last_mut().expect("a file");
+        if last.len() + bytes + 8 > self.file_bytes {
+            let rest = self.file_bytes - last.len();
+            last.extend_from_slice(&(-1_i32).to_be_bytes());
+            last.extend_from_slice(&(rest as i32).to_be_bytes());
+            last.resize(self.file_bytes, 0);
+            self.files.push(Vec::new());
+        }
+        let at = self.position() as i64;
+        let mut entry = [magic.to_be_bytes(), (bytes as i32).to_be_bytes()].concat();
+        for long in [self.index, 3, at] {
+            entry.extend_from_slice(&long.to_be_bytes());
+        }
+        for int in [0, 0, 0, body.len() as i32] {
+            entry.extend_from_slice(&int.to_be_bytes());
+        }
+        entry.extend_from_slice(body);
+        if magic == 1 {
+            entry[48 + 28..48 + 36].copy_from_slice(&(at + 48).to_be_bytes()); // the record's physical offset
+        }
+        self.files.last_mut().expect("a file").extend_from_slice(&entry);
+        self.index += 1;
+    }
+
+    fn write(&self, dir: &Path) {
+        fs::create_dir_all(dir).unwrap();
+        for (n, bytes) in self.files.iter().enumerate() {
+            let mut bytes = bytes.clone();
+            bytes.resize(self.file_bytes, 0);
+            fs::write(dir.join(format!("{:020}", n * self.file_bytes)), bytes).unwrap();
+        }
+    }
+}
+
+/// The same records in a DLedger log are exported as from the plain one, with the place that they have there.
+#[test]
+fn a_dledger_log_is_exported() {
+    let root = store("dledger-plain");
+    let out = root.parent().unwrap().join("plain.jsonl");
+    let exported = |root: &Path, out: &Path| {
+        let output = tool(&["export", "--topic", TOPIC, "--output", out.to_str().unwrap()], root);
+        let text = fs::read_to_string(out).unwrap_or_default();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        (output.status.code(), lines, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (status, plain, _) = exported(&root, &out);
+    assert_eq!((status, plain.len()), (Some(0), MESSAGES));
+
+    let mut log = Entries { files: vec![Vec::new()], file_bytes: 1 << 18, index: 0 };
+    log.put(2, b"");
+    for line in lines(&tool(&["dump"], &root)) {
+        let (offset, bytes) = (line["offset"].as_u64().unwrap(), line["bytes"].as_u64().unwrap() as usize);
+        let (file, at) = segment(offset);
+        let mut record = vec![0; bytes];
+        fs::File::open(root.join(file)).unwrap().read_exact_at(&mut record, at).unwrap();
+        log.put(1, &record);
+        if log.index % 50 == 0 {
+            log.put(3, b"a change of the group");
+        }
+    }
+    assert!(log.files.len() > 3);
+    let there = test_dir("store-tools-dledger").join("store");
+    let data = there.join("dledger-n1/data");
+    log.write(&data);
+    fs::create_dir_all(there.join("dledger-n1/index")).unwrap();
+    let mut all = Vec::new();
+    for (n, root) in [&there, &there.join("dledger-n1"), &data].into_iter().enumerate() {
+        let (status, lines, said) = exported(root, &there.with_file_name(format!("{n}.jsonl")));
+        assert_eq!((status, said.as_str()), (Some(0), ""), "{}", root.display());
+        all.push(lines);
+    }
+    assert!(all[0] == all[1] && all[1] == all[2]);
+    let moved = |line: &Value| {
+        let mut line = line.clone();
+        for place in ["offset", "msgId"] {
+            line[place] = Value::Null; // it says where the record stands
+        }
+        line
+    };
+    assert_eq!(all[0].iter().map(moved).collect::<Vec<_>>(), plain.iter().map(moved).collect::<Vec<_>>());
+
+    // One entry's head and another one's body are damaged, the end is torn.
+    let (first, second) = (all[0][100]["offset"].as_u64().unwrap(), all[0][200]["offset"].as_u64().unwrap());
+    let file = |at: u64| (data.join(format!("{:020}", at - at % (1 << 18))), at % (1 << 18));
+    let (path, at) = file(first);
+    edit(&path, at - 48, |bytes| bytes[1] ^= 1);
+    let (path, at) = file(second);
+    edit(&path, at + BODY_AT, |bytes| bytes[0] ^= 1);
+    let torn = all[0][MESSAGES - 1]["offset"].as_u64().unwrap();
+    let (path, at) = file(torn);
+    edit(&path, at + BODY_AT, |bytes| bytes[0] ^= 1);
+    let (status, rest, said) = exported(&there, &there.with_file_name("damaged.jsonl"));
+    assert_eq!((status, rest.len()), (Some(1), MESSAGES - 3), "{said}");
+    assert!(said.contains(&format!("no record from offset {} to ", first - 48)), "{said}");
+    assert!(
+        said.contains(&format!("no record from offset {} to ", second - 48)) && said.contains("body CRC"),
+        "{said}"
+    );
+
+    log.write(&there.join("dledger-n2/data"));
+    let (status, _, said) = exported(&there, &there.with_file_name("two.jsonl"));
+    assert!(status == Some(2) && said.contains("dledger-n1") && said.contains("dledger-n2"), "{said}");
+}
+
 #[test]
 fn a_store_in_use_or_none_at_all_is_refused() {
     let server = Server::start("store-tools-live", &settings());

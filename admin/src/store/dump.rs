@@ -1,5 +1,7 @@
-//! `dump` and `export`: records as lines of JSON, in log order. What is damaged is told on standard error and stepped over.
+//! `dump` and `export`: records as lines of JSON, in log order. What is damaged is told on standard error and stepped over. `export` reads
+//! DLedger's logs as well.
 use super::bar::Bar;
+use super::dledger::{self, Met};
 use super::files::Parts;
 use super::filter::Filter;
 use super::log::{Step, Walk};
@@ -9,9 +11,10 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use uringmq_proto::message::{properties, write_offset_id};
 use uringmq_proto::record::Record;
+use uringmq_store::lock;
 
 #[derive(Args, Debug)]
 pub(crate) struct DumpArgs {
@@ -123,21 +126,48 @@ fn base64(bytes: &[u8]) -> String {
     out
 }
 
-/// What was printed, and how many stretches of the log hold no record.
-#[derive(Default)]
-struct Printed {
+/// Prints the records that a filter takes.
+struct Printer<'a, W> {
+    filter: &'a Filter,
+    body: Body,
+    limit: u64,
+    out: W,
     records: u64,
+    /// Stretches of the log that hold no record.
     damaged: u64,
 }
 
-fn print(
-    held: &Held,
-    from: Option<u64>,
-    filter: &Filter,
-    limit: u64,
-    body: Body,
-    out: &mut impl Write,
-) -> Result<Printed, ToolError> {
+impl<'a, W: Write> Printer<'a, W> {
+    fn new(filter: &'a Filter, body: Body, limit: u64, out: W) -> Self {
+        Printer { filter, body, limit, out, records: 0, damaged: 0 }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.records < self.limit
+    }
+
+    fn record(&mut self, record: &Record<'_>) -> Result<(), ToolError> {
+        if self.filter.takes(record) {
+            let line = line(record, self.body);
+            serde_json::to_writer(&mut self.out, &line).map_err(|e| ToolError::Output(e.into()))?;
+            self.out.write_all(b"\n").map_err(ToolError::Output)?;
+            self.records += 1;
+        }
+        Ok(())
+    }
+
+    fn bad(&mut self, at: u64, to: u64, what: &str) {
+        self.damaged += 1;
+        eprintln!("uringmq store: no record from offset {at} to {to}: {what}");
+    }
+
+    /// The shell's status.
+    fn status(&self) -> i32 {
+        if self.damaged == 0 { SOUND } else { DAMAGED }
+    }
+}
+
+fn print<W: Write>(held: &Held, from: Option<u64>, printer: &mut Printer<'_, W>) -> Result<(), ToolError> {
     let log = Parts::list(&held.commit_log_dir())?;
     let start = match from {
         Some(at) if log.part_of(at).is_none() && at != log.end() => {
@@ -147,31 +177,33 @@ fn print(
             )));
         }
         Some(at) => at,
-        None => skipped_by_time(&log, filter)?,
+        None => skipped_by_time(&log, printer.filter)?,
     };
     let mut walk = Walk::new(&log, start, true);
     let mut bar = Bar::new("log", start, log.end());
-    let mut printed = Printed::default();
-    while printed.records < limit {
+    while printer.goes_on() {
         match walk.next()? {
             Step::Record => {
-                let record = walk.record();
                 bar.at(walk.at());
-                if filter.takes(&record) {
-                    serde_json::to_writer(&mut *out, &line(&record, body)).map_err(|e| ToolError::Output(e.into()))?;
-                    out.write_all(b"\n").map_err(ToolError::Output)?;
-                    printed.records += 1;
-                }
+                printer.record(&walk.record())?;
             }
-            Step::Bad { at, to, what } => {
-                printed.damaged += 1;
-                eprintln!("uringmq store: no record from offset {at} to {to}: {what}");
-            }
+            Step::Bad { at, to, what } => printer.bad(at, to, what),
             Step::End { .. } => break,
         }
     }
-    out.flush().map_err(ToolError::Output)?;
-    Ok(printed)
+    printer.out.flush().map_err(ToolError::Output)
+}
+
+/// A log of DLedger's.
+fn print_dledger<W: Write>(dir: &Path, printer: &mut Printer<'_, W>) -> Result<(), ToolError> {
+    dledger::walk(dir, |met| {
+        match met {
+            Met::Record(record) => printer.record(&record)?,
+            Met::Bad { at, to, what } => printer.bad(at, to, what),
+        }
+        Ok(printer.goes_on())
+    })?;
+    printer.out.flush().map_err(ToolError::Output)
 }
 
 /// Where the walk may start: files whose next one begins before the wanted time hold nothing of it.
@@ -190,14 +222,27 @@ fn skipped_by_time(log: &Parts, filter: &Filter) -> Result<u64, ToolError> {
 
 pub(crate) fn main(args: DumpArgs, read_config: ReadConfig) -> Result<i32, ToolError> {
     let held = args.place.hold_to_read(read_config)?;
-    let mut out = BufWriter::new(io::stdout().lock());
-    let limit = args.limit.unwrap_or(u64::MAX);
-    let printed = print(&held, args.offset, &args.filter, limit, args.body, &mut out)?;
-    Ok(if printed.damaged == 0 { SOUND } else { DAMAGED })
+    let out = BufWriter::new(io::stdout().lock());
+    let mut printer = Printer::new(&args.filter, args.body, args.limit.unwrap_or(u64::MAX), out);
+    print(&held, args.offset, &mut printer)?;
+    Ok(printer.status())
 }
 
 pub(crate) fn export(args: ExportArgs, read_config: ReadConfig) -> Result<i32, ToolError> {
-    let held = args.place.hold_to_read(read_config)?;
+    let dledger = dledger::data_dirs(&args.place.root)?;
+    if dledger.len() > 1 {
+        let all: Vec<String> = dledger.iter().map(|dir| dir.display().to_string()).collect();
+        return Err(ToolError::Unusable(format!("logs of several DLedger replicas: name one of {}", all.join(", "))));
+    }
+    let held = match dledger.is_empty() {
+        true => args.place.hold_to_read(read_config)?,
+        false => args.place.hold_any_to_read(read_config)?,
+    };
+    // Of a replica's own directory the lock is in the store around it.
+    let _around = match dledger.first().and_then(|dir| dir.parent()?.parent()) {
+        Some(store) if store != args.place.root => lock::lock_to_read(store)?,
+        _ => None,
+    };
     if args.output.exists() {
         return Err(ToolError::Unusable(format!("{} exists already", args.output.display())));
     }
@@ -205,14 +250,19 @@ pub(crate) fn export(args: ExportArgs, read_config: ReadConfig) -> Result<i32, T
     name.push(".part");
     let part = PathBuf::from(name);
     let create = OpenOptions::new().write(true).create(true).truncate(true).open(&part);
-    let mut out = BufWriter::new(create.map_err(ToolError::io("create", &part))?);
+    let out = BufWriter::new(create.map_err(ToolError::io("create", &part))?);
     let filter = Filter { topic: Some(args.topic.clone()), ..Filter::default() };
-    let printed = print(&held, None, &filter, u64::MAX, args.body, &mut out)?;
-    let file: File = out.into_inner().map_err(|e| ToolError::Output(e.into_error()))?;
+    let mut printer = Printer::new(&filter, args.body, u64::MAX, out);
+    print(&held, None, &mut printer)?; // with DLedger: what is older than it
+    for dir in &dledger {
+        print_dledger(dir, &mut printer)?;
+    }
+    let (records, status) = (printer.records, printer.status());
+    let file: File = printer.out.into_inner().map_err(|e| ToolError::Output(e.into_error()))?;
     file.sync_all().map_err(ToolError::io("sync", &part))?;
     fs::rename(&part, &args.output).map_err(ToolError::io("rename", &part))?;
-    println!("{} messages of {} in {}", printed.records, args.topic, args.output.display());
-    Ok(if printed.damaged == 0 { SOUND } else { DAMAGED })
+    println!("{records} messages of {} in {}", args.topic, args.output.display());
+    Ok(status)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! never write a byte to the store, and alone by `rebuild`.
 mod bar;
 mod check;
+mod dledger;
 mod dump;
 mod files;
 mod filter;
@@ -45,7 +46,7 @@ enum What {
     Stat(stat::StatArgs),
     /// Build consume queues, key index and checkpoint anew from the log; the old ones are replaced only when the new ones are done
     Rebuild(rebuild::RebuildArgs),
-    /// Write all messages of one topic to a file, as lines of JSON
+    /// Write all messages of one topic to a file, as lines of JSON; also of a broker in DLedger mode (enableDLegerCommitLog)
     Export(dump::ExportArgs),
 }
 
@@ -148,10 +149,15 @@ impl Place {
     }
 
     fn hold_to_read(&self, read_config: ReadConfig) -> Result<Held, ToolError> {
-        let config = self.config(read_config)?;
-        let held = Held { root: self.root.clone(), config, _lock: lock::lock_to_read(&self.root)? };
+        let held = self.hold_any_to_read(read_config)?;
         self.require_log(&held)?;
         Ok(held)
+    }
+
+    /// Also a store that has its log elsewhere.
+    fn hold_any_to_read(&self, read_config: ReadConfig) -> Result<Held, ToolError> {
+        let config = self.config(read_config)?;
+        Ok(Held { root: self.root.clone(), config, _lock: lock::lock_to_read(&self.root)? })
     }
 
     fn hold_to_write(&self, read_config: ReadConfig) -> Result<Held, ToolError> {
