@@ -3,10 +3,11 @@
 //!
 //! A round is, for each side: a fresh store with ASYNC_FLUSH, then one with SYNC_FLUSH, and the loads of each. After each timed send the
 //! topic is read back: as many records as acknowledged, CRCs right, keys found. A server that stores nothing goes along: its figures are
-//! the generator's and the machine's own. Starts are measured at last, on a filled store.
+//! the generator's and the machine's own. Starts are measured at last, on a filled store. `--loads pairs` measures a master with its slave.
 mod fio;
 mod html;
 mod loads;
+mod pairs;
 mod rmqload;
 mod sides;
 mod table;
@@ -73,7 +74,7 @@ pub(crate) struct CompareArgs {
     /// Seconds of each load
     #[arg(long, default_value_t = 10.0, value_parser = crate::seconds)]
     secs: f64,
-    /// Which loads, with commas: short, all, or names as in the list that a wrong name brings up
+    /// Which loads, with commas: short, all, pairs, or names as in the list that a wrong name brings up
     #[arg(long, default_value = "short", value_parser = loads::chosen)]
     loads: std::vec::Vec<&'static str>,
     /// Who is measured, of apache, uringmq, rust (rocketmq-rust) and null (which stores nothing)
@@ -222,7 +223,12 @@ impl Bench<'_> {
             }
             Work::Topics if self.wants("topics") && self.side.fills() => self.topics(),
             Work::Cold if self.wants("cold") && self.side.fills() => self.cold(),
-            Work::Spinning | Work::Topics | Work::Cold => Ok(()),
+            Work::Pairs if self.side.fills() => {
+                let wanted = self.args;
+                let mut pairings = loads::PAIRINGS.iter().filter(|pairing| wanted.loads.contains(&pairing.key));
+                pairings.try_for_each(|pairing| self.pair(pairing))
+            }
+            Work::Spinning | Work::Topics | Work::Cold | Work::Pairs => Ok(()),
         }
     }
 
@@ -466,7 +472,11 @@ fn broker(args: &CompareArgs) -> SocketAddr {
 
 /// Seconds from the server's start to its first answer.
 fn answered_after(args: &CompareArgs, server: &Server) -> Result<f64, BenchError> {
-    let (broker, started) = (broker(args), server.started);
+    first_answer(broker(args), server)
+}
+
+fn first_answer(broker: SocketAddr, server: &Server) -> Result<f64, BenchError> {
+    let started = server.started;
     let end = server.end();
     let asked = on_executor(None, move || async move {
         while started.elapsed() < START_MAX && !end.is_disconnected() {
@@ -518,10 +528,9 @@ impl Costs {
 
 /// What the broker answers over a connection of its own.
 fn asked<T: Send + 'static>(
-    args: &CompareArgs,
+    broker: SocketAddr,
     ask: impl AsyncFnOnce(&Caller) -> Result<T, BenchError> + Send + 'static,
 ) -> Result<T, BenchError> {
-    let broker = broker(args);
     on_executor(None, move || async move {
         let caller = Caller::dial(broker).await?;
         let answer = ask(&caller).await;
@@ -531,12 +540,12 @@ fn asked<T: Send + 'static>(
 }
 
 fn log_end(args: &CompareArgs) -> Result<u64, BenchError> {
-    asked(args, Caller::log_end)
+    asked(broker(args), Caller::log_end)
 }
 
 /// The broker's stages since the last call.
 fn stages(args: &CompareArgs) -> Result<Vec<(String, String)>, BenchError> {
-    asked(args, Caller::stages)
+    asked(broker(args), Caller::stages)
 }
 
 /// A figure of a stage, as `count=` or `p99=` (microseconds) in its line.

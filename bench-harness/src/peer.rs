@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use uringmq_proto::body::group::SubscriptionGroupConfig;
-use uringmq_proto::body::{self, stats::KvTable};
+use uringmq_proto::body::{self, stats::HaRuntimeInfo, stats::KvTable};
 use uringmq_proto::codes::{request, response};
 use uringmq_proto::command::{Command, OwnedCommand, Value, write_request};
 use uringmq_proto::headers::admin::QueryMessage;
@@ -122,6 +122,16 @@ impl Caller {
         self.succeed("creating the topic", request::UPDATE_AND_CREATE_TOPIC, &header.ext()).await.map(drop)
     }
 
+    /// Sends one message; the queue offset that it is acknowledged with, `None` when it is not.
+    pub(crate) async fn send(&self, message: &Outgoing<'_>) -> Result<Option<i64>, BenchError> {
+        let code = message.code();
+        let answer = self.conn.call(code, &message.header().ext(code), message.body, CALL_MAX).await?;
+        match answer.code == response::SUCCESS {
+            true => number("sending", &answer, "queueOffset").map(Some),
+            false => Ok(None),
+        }
+    }
+
     pub(crate) async fn min_offset(&self, topic: &str, queue: u32) -> Result<i64, BenchError> {
         let what = "asking for the smallest offset";
         let header = GetMinOffset { topic, queue_id: queue as i32 };
@@ -204,6 +214,15 @@ impl Caller {
         end.ok_or_else(|| BenchError::Answer { what, why: "no number commitLogMaxOffset".to_owned() })
     }
 
+    /// Slaves of a master that are in step with it (907).
+    pub(crate) async fn slaves_in_step(&self) -> Result<usize, BenchError> {
+        let what = "asking for the slaves";
+        let answer = self.succeed(what, request::GET_BROKER_HA_STATUS, &[]).await?;
+        let told: HaRuntimeInfo =
+            body::parse(&answer.body).map_err(|e| BenchError::Answer { what, why: e.to_string() })?;
+        Ok(told.ha_connection_info.iter().filter(|slave| slave.in_sync).count())
+    }
+
     async fn runtime(&self, what: &'static str, ask: &[(&'static str, Value<'static>)]) -> Result<KvTable, BenchError> {
         let answer = self.succeed(what, request::GET_BROKER_RUNTIME_INFO, ask).await?;
         body::parse(&answer.body).map_err(|e| BenchError::Answer { what, why: e.to_string() })
@@ -264,26 +283,36 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) batch: bool,
 }
 
-/// Appends the frame of a send as the Java producer writes it.
+impl<'a> Outgoing<'a> {
+    fn code(&self) -> i32 {
+        if self.batch { request::SEND_BATCH_MESSAGE } else { request::SEND_MESSAGE_V2 }
+    }
+
+    /// As the Java producer writes it.
+    fn header(&self) -> SendMessage<'a> {
+        SendMessage {
+            producer_group: GROUP,
+            topic: self.topic,
+            default_topic: "TBW102",
+            default_topic_queue_nums: 4,
+            queue_id: self.queue as i32,
+            sys_flag: if self.half { sys_flag::TRANSACTION_PREPARED } else { 0 },
+            born_timestamp_ms: now_ms(),
+            flag: 0,
+            properties: self.properties,
+            reconsume_times: 0,
+            unit_mode: false,
+            max_reconsume_times: None,
+            batch: self.batch,
+            broker_name: None,
+        }
+    }
+}
+
+/// Appends the frame of a send.
 pub(crate) fn write_send(out: &mut Vec<u8>, opaque: i32, message: &Outgoing<'_>) {
-    let code = if message.batch { request::SEND_BATCH_MESSAGE } else { request::SEND_MESSAGE_V2 };
-    let header = SendMessage {
-        producer_group: GROUP,
-        topic: message.topic,
-        default_topic: "TBW102",
-        default_topic_queue_nums: 4,
-        queue_id: message.queue as i32,
-        sys_flag: if message.half { sys_flag::TRANSACTION_PREPARED } else { 0 },
-        born_timestamp_ms: now_ms(),
-        flag: 0,
-        properties: message.properties,
-        reconsume_times: 0,
-        unit_mode: false,
-        max_reconsume_times: None,
-        batch: message.batch,
-        broker_name: None,
-    };
-    write_request(out, code, opaque, false, &header.ext(code), message.body);
+    let code = message.code();
+    write_request(out, code, opaque, false, &message.header().ext(code), message.body);
 }
 
 /// A half message that was acknowledged: what its commit must name.

@@ -12,6 +12,8 @@ pub(super) enum Figure {
     /// Part of the requests that was refused or never answered, in %.
     Refused,
     Seconds,
+    /// Messages that a master acknowledged and its slave does not have after the master's death.
+    Lost,
     Megabytes,
     Kilobytes,
     /// Bytes written to the disk for one byte that the log grew by.
@@ -31,6 +33,7 @@ impl Figure {
             Figure::P50 | Figure::P99 | Figure::P999 => "ms",
             Figure::Refused => "%",
             Figure::Seconds => "s",
+            Figure::Lost => "messages",
             Figure::Megabytes => "MB",
             Figure::Kilobytes => "KB",
             Figure::Amplification => "x",
@@ -50,6 +53,7 @@ impl Figure {
             Figure::P99 => ", p99",
             Figure::P999 => ", p99.9",
             Figure::Refused => ", refused",
+            Figure::Lost => ", acknowledged and not on the slave after kill -9",
             Figure::Amplification => ", written to disk per byte of the log",
             Figure::Cpu => ", processor time a message",
             Figure::SystemCalls => ", system calls a message",
@@ -141,7 +145,7 @@ pub(super) struct Sends {
 }
 
 use Figure::{
-    Amplification, Cpu, Cycles, Kilobytes, Megabytes, MsgPerS, P50, P99, P999, Refused, Seconds, SystemCalls,
+    Amplification, Cpu, Cycles, Kilobytes, Lost, Megabytes, MsgPerS, P50, P99, P999, Refused, Seconds, SystemCalls,
 };
 use Wanted::{AtMost, Nothing, Part, Said, Times};
 
@@ -278,6 +282,72 @@ pub(super) const SPINNING: Sends = Sends {
 };
 pub(super) const SPINNING_CONF: &[&str] = &["spinBeforeParkUs=100"];
 
+/// A master and a slave, and what is sent to the master.
+pub(super) struct Pairing {
+    pub(super) key: &'static str,
+    pub(super) flush: Flush,
+    /// Lines of the master's configuration.
+    pub(super) master: &'static [&'static str],
+    pub(super) sends: [Sends; 2],
+    pub(super) lost: Row,
+}
+
+/// Acknowledged when the slave has it, too.
+const TWO_COPIES: &[&str] = &["brokerRole=SYNC_MASTER", "inSyncReplicas=2"];
+const ONE_COPY: &[&str] = &["brokerRole=ASYNC_MASTER"];
+
+/// One pairing; the names of its loads have to be literals.
+macro_rules! pairing {
+    ($key:literal, $name:literal, $flush:expr, $master:expr, $times:expr, $part:expr, $lost:expr) => {
+        Pairing {
+            key: $key,
+            flush: $flush,
+            master: $master,
+            sends: [
+                Sends {
+                    key: concat!($key, "-closed"),
+                    flush: $flush,
+                    conns: 8,
+                    how: &["--size", "1024", "--inflight", "32"],
+                    rows: &[
+                        row(concat!($name, ", 8 x 32"), MsgPerS, $times),
+                        row(concat!($name, ", 8 x 32"), P999, $part),
+                        row(concat!($name, ", 8 x 32"), Refused, AtMost(0.0)),
+                    ],
+                    costs: &[],
+                },
+                Sends {
+                    key: concat!($key, "-open"),
+                    flush: $flush,
+                    conns: 8,
+                    how: &["--size", "1024", "--rate", "2000"],
+                    rows: &[
+                        row(concat!($name, ", open loop 2 k msg/s"), P50, Nothing),
+                        row(concat!($name, ", open loop 2 k msg/s"), P999, $part),
+                    ],
+                    costs: &[],
+                },
+            ],
+            lost: row($name, Lost, $lost),
+        }
+    };
+}
+
+pub(super) const PAIRINGS: &[Pairing] = &[
+    pairing!("pair-sync", "pair, 2 copies", Flush::Async, TWO_COPIES, Times(4.0), Part(5.0), AtMost(0.0)),
+    pairing!(
+        "pair-sync-flush",
+        "pair, 2 copies, sync flush",
+        Flush::Sync,
+        TWO_COPIES,
+        Times(4.0),
+        Part(5.0),
+        AtMost(0.0)
+    ),
+    pairing!("pair-async", "pair, 1 copy", Flush::Async, ONE_COPY, Nothing, Nothing, Nothing),
+    pairing!("pair-async-flush", "pair, 1 copy, sync flush", Flush::Sync, ONE_COPY, Nothing, Nothing, Nothing),
+];
+
 /// By our own generator: many topics, each message to one at random, and beside them one topic.
 pub(super) const TOPICS: [(u32, [Row; 2]); 2] = [
     (
@@ -335,18 +405,23 @@ pub(super) enum Work {
     Spinning,
     Topics,
     Cold,
+    Pairs,
 }
 pub(super) const WORKS: &[Work] =
-    &[Work::Session(Flush::Async), Work::Session(Flush::Sync), Work::Spinning, Work::Topics, Work::Cold];
+    &[Work::Session(Flush::Async), Work::Session(Flush::Sync), Work::Spinning, Work::Topics, Work::Cold, Work::Pairs];
 
 /// All rows in the order of the table.
 pub(super) fn rows() -> Vec<Row> {
     let sends = SENDS.iter().chain([&SPINNING]).flat_map(|s| s.rows.iter().chain(s.costs).copied());
+    let of =
+        |pairing: &'static Pairing| pairing.sends.iter().flat_map(|s| s.rows.iter().copied()).chain([pairing.lost]);
+    let pairs = PAIRINGS.iter().flat_map(of);
     sends
         .chain([GROUP])
         .chain(TOPICS.into_iter().flat_map(|(_, rows)| rows))
         .chain([DRAIN, E2E, WAKE])
         .chain(COLD)
+        .chain(pairs)
         .chain(FIRST)
         .chain([IDLE_CONNECTION, MEMORY_IDLE, MEMORY])
         .chain(START)
@@ -355,19 +430,22 @@ pub(super) fn rows() -> Vec<Row> {
         .collect()
 }
 
-/// The names in a list with commas, each known; `all` and nothing stand for sets.
+/// The names in a list with commas, each known; `short`, `all` and `pairs` stand for sets. Pairs are not among all: they are two servers a side.
 pub(super) fn chosen(text: &str) -> Result<Vec<&'static str>, String> {
-    let known = || SENDS.iter().map(|s| s.key).chain(OTHERS.iter().copied());
+    let alone = || SENDS.iter().map(|s| s.key).chain(OTHERS.iter().copied());
+    let pairs = || PAIRINGS.iter().map(|pairing| pairing.key);
+    let known = || alone().chain(pairs());
     match text {
         "short" => Ok(SHORT.to_vec()),
-        "all" => Ok(known().collect()),
+        "all" => Ok(alone().collect()),
+        "pairs" => Ok(pairs().collect()),
         list => list
             .split(',')
             .map(|name| {
                 let known_names = || known().collect::<Vec<_>>().join(", ");
                 known()
                     .find(|k| *k == name)
-                    .ok_or_else(|| format!("no load '{name}'; there are short, all, {}", known_names()))
+                    .ok_or_else(|| format!("no load '{name}'; there are short, all, pairs, {}", known_names()))
             })
             .collect(),
     }
@@ -382,6 +460,8 @@ mod tests {
         assert_eq!(chosen("one,drain").unwrap(), ["one", "drain"]);
         assert_eq!(chosen("short").unwrap(), SHORT);
         assert_eq!(chosen("all").unwrap().len(), SENDS.len() + OTHERS.len());
+        assert_eq!(chosen("pairs").unwrap(), ["pair-sync", "pair-sync-flush", "pair-async", "pair-async-flush"]);
+        assert_eq!(chosen("closed,pair-sync").unwrap(), ["closed", "pair-sync"]);
         assert!(SHORT.iter().all(|name| chosen("all").unwrap().contains(name)));
         let refused = chosen("one,two").unwrap_err();
         assert!(refused.contains("'two'") && refused.contains("open-30k"), "{refused}");

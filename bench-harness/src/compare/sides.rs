@@ -50,6 +50,16 @@ impl Side {
 
     /// Writes the configuration into `dir`, for ours with these lines more, and gives the command line to run.
     pub(super) fn command(&self, dir: &Path, flush: Flush, ours_more: &[&str]) -> Result<String, BenchError> {
+        self.command_with(dir, flush, if self.is_ours() { ours_more } else { &[] })
+    }
+
+    /// As [`Side::command`], with these lines more for any side; they go before lines of the same key.
+    pub(super) fn command_with(
+        &self,
+        dir: &Path,
+        flush: Flush,
+        more: &[impl AsRef<str>],
+    ) -> Result<String, BenchError> {
         if self.kind == Kind::Null {
             return Ok(self.command.join(" "));
         }
@@ -64,8 +74,10 @@ impl Side {
         conf.push(format!("storePathRootDir={}", store.display()));
         conf.push(format!("storePathCommitLog={}", store.join("commitlog").display()));
         conf.push(format!("flushDiskType={flush}"));
-        if self.is_ours() {
-            conf.extend(ours_more.iter().map(ToString::to_string));
+        for line in more.iter().map(AsRef::as_ref) {
+            let key = line.split_once('=').map_or(line, |(key, _)| key);
+            conf.retain(|other| other.split_once('=').is_none_or(|(other, _)| other != key));
+            conf.push(line.to_owned());
         }
         let file = dir.join("broker.conf");
         std::fs::write(&file, conf.join("\n") + "\n").map_err(BenchError::io(format!("writing {}", file.display())))?;
