@@ -25,10 +25,10 @@ const IN_FLIGHT: u32 = 64;
 const BEFORE_KILL: Duration = Duration::from_secs(3);
 /// A slave whose queues are the same for so long has dispatched what it has.
 const SETTLED: Duration = Duration::from_secs(2);
+/// Its first message tells that the slave is in step, and that it has the topic.
 const LOST_TOPIC: &str = "until-killed";
-
-const PROBE: Outgoing<'static> =
-    Outgoing { topic: "in-step", half: false, queue: 0, properties: "", body: b"in step?", batch: false };
+const FIRST: Outgoing<'static> =
+    Outgoing { topic: LOST_TOPIC, half: false, queue: 0, properties: "", body: b"in step?", batch: false };
 
 /// The offsets that were acknowledged, by queue.
 type Acknowledged = Vec<Vec<i64>>;
@@ -48,13 +48,15 @@ impl Bench<'_> {
         let slave = self.member(&dir.join("slave"), pairing, slave_at, role)?;
         until("the slave is in step", master_at, async |caller| Ok(caller.slaves_in_step().await? > 0))?;
         // Apache's slave reports after 5 s for the first time.
-        asked(master_at, async |caller| caller.create_topic(PROBE.topic, QUEUES).await)?;
-        until("a send is acknowledged", master_at, async |caller| Ok(caller.send(&PROBE).await?.is_some()))?;
+        asked(master_at, async |caller| caller.create_topic(LOST_TOPIC, QUEUES).await)?;
+        until("a send is acknowledged", master_at, async |caller| Ok(caller.send(&FIRST).await?.is_some()))?;
         for sends in &pairing.sends {
             self.sends(sends, master.pid())?;
         }
         let end = asked(master_at, Caller::log_end)?;
         until("the slave has the master's log", slave_at, async move |caller| Ok(caller.log_end().await? >= end))?;
+        // Tables are copied now and then; a slave that does not know the topic tells nothing of its queues.
+        until("the slave has the topic", slave_at, async |caller| Ok(caller.max_offset(LOST_TOPIC, 0).await? > 0))?;
         let acknowledged = until_killed(master, master_at)?;
         self.note(pairing.lost, lost(&acknowledged, &queues_of(slave_at)?) as f64);
         [slave, names].into_iter().try_for_each(|server| stop(server, libc::SIGTERM))
@@ -115,7 +117,6 @@ fn until(
 
 /// Loads the master, kills it, and gives what it acknowledged.
 fn until_killed(master: Server, at: SocketAddr) -> Result<Acknowledged, BenchError> {
-    asked(at, async |caller| caller.create_topic(LOST_TOPIC, QUEUES).await)?;
     let sending = std::thread::spawn(move || on_executor(None, move || send_until_closed(at)));
     std::thread::sleep(BEFORE_KILL);
     stop(master, libc::SIGKILL)?;
