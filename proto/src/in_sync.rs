@@ -19,8 +19,8 @@ pub struct Change {
     pub of: Stamp,
 }
 
-/// Whether it is settled by the time `known` is known what became of every change that was asked for: `unanswered` is the newest set that one
-/// without an answer was made from. Such a change may still be made while that set stands, however late; once it is replaced the
+/// Whether it is settled, where the set `known` is known, what became of every change that was asked for: `unanswered` is the newest set that
+/// one without an answer was made from. Such a change may still be made while that set stands, however late; once it is replaced the
 /// controller refuses what is left of it.
 pub fn is_settled(unanswered: Option<Stamp>, known: Stamp) -> bool {
     unanswered.is_none_or(|of| known > of)
@@ -49,7 +49,7 @@ impl Joining {
         }
     }
 
-    /// The change that proposed it is answered: the set says whether it is a member.
+    /// The change that proposed it is answered, or will never be made: the set says whether it is a member.
     pub fn answered(&mut self, id: i64) {
         self.0.remove(&id);
     }

@@ -431,9 +431,13 @@ impl Agent {
     /// The set as it is afterwards. A look at it says what became of a change only when the change was refused, or when the set that
     /// it was made from is no more: before that the controller may still make one whose answer was lost.
     fn alter_or_look(&mut self, change: Change) -> Result<View, AlterError> {
+        let of = change.of;
         if let Err(e) = self.alter(change) {
             info!(error = %e, "the SyncStateSet is not altered");
-            self.look().map_err(|e| AlterError::Unknown(e.to_string()))?;
+            self.look().map_err(|e| match in_sync::is_settled(self.unanswered, of) {
+                true => AlterError::NotMade(e.to_string()), // it was not sent, or is refused
+                false => AlterError::Unknown(e.to_string()),
+            })?;
         }
         match in_sync::is_settled(self.unanswered, self.view.stamp()) {
             true => Ok(self.view.clone()),

@@ -73,6 +73,10 @@ impl View {
 
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum AlterError {
+    /// Nor will it be by this change; what the set is now is not known.
+    #[error("the SyncStateSet is not altered: {0}")]
+    NotMade(String),
+    /// It may be either, and may change to the other while the set stands that the change was made from.
     #[error("whether the SyncStateSet is altered is not known: {0}")]
     Unknown(String),
     #[error("the broker stops")]
@@ -126,7 +130,7 @@ impl Replicas {
     /// Asks to replace the SyncStateSet, of which this broker is the master; what it is afterwards, replaced or not, once that is for good.
     ///
     /// # Errors
-    /// [`AlterError`]: then it may be either, and may change to the other while the set stands that the change was made from.
+    /// [`AlterError`].
     pub async fn alter(&self, change: Change) -> Result<View, AlterError> {
         let (done, answer) = flume::bounded(1);
         self.orders.try_send(Order::Alter { change, done }).map_err(|_| AlterError::Stopping)?;

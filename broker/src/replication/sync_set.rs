@@ -235,6 +235,12 @@ async fn join(shard: &Rc<Shard>, id: i64) {
             switch.joining.borrow_mut().answered(id);
             switch.take_view(shard, view);
         }
+        Err(AlterError::NotMade(e)) => {
+            warn!(id, error = e, "a replica that has caught up cannot join the SyncStateSet now");
+            switch.joining.borrow_mut().answered(id);
+            replication(shard).settle(shard);
+            sleep(JOIN_WAIT).await;
+        }
         // It may become a member all the same: it is waited for until a newer set says, and proposed again when it reports.
         Err(AlterError::Unknown(e)) => {
             warn!(id, error = e, "whether a replica is in the SyncStateSet is not known");

@@ -148,6 +148,16 @@ fn a_refusal_answers_only_the_change_that_it_answers() {
     assert!(open(&mut agent, 10), "the try before may still be made");
 }
 
+#[test]
+fn a_change_that_was_not_sent_is_not_made() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port(); // closed again
+    let mut agent = agent(&HostPort { host: "127.0.0.1".into(), port: nobody });
+    assert!(matches!(agent.alter_or_look(change(&[1, 2], 7, 9)), Err(AlterError::NotMade(_))));
+    agent.unanswered = Some(Stamp { epoch: 7, set_epoch: 9 });
+    assert!(matches!(agent.alter_or_look(change(&[1, 2], 7, 9)), Err(AlterError::Unknown(_))), "one before it was");
+    assert!(matches!(agent.alter_or_look(change(&[1, 2], 7, 10)), Err(AlterError::NotMade(_))));
+}
+
 /// It is named master of epoch 7, which it led before; then the group loses its master, and the broker is elected anew.
 #[test]
 fn who_has_just_started_gives_no_sign_before_another_epoch_than_its_own_has_begun() {
