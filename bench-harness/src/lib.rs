@@ -3,6 +3,7 @@
 //!
 //! Latencies are measured with hdrhistogram. In the open loop they count from the time a message should have been sent, so a
 //! server that stalls does not hide the messages it kept from being sent ("coordinated omission").
+mod cluster;
 mod compare;
 mod counters;
 mod e2e;
@@ -49,6 +50,7 @@ Examples:
   uringmq bench e2e --rate 1000                            from the send to the arrival at a long-polling consumer
   uringmq bench kill --start 'uringmq broker -c b.conf'    kill -9 under load; everything acknowledged must be there
   uringmq bench chaos --start 'uringmq broker -c b.conf' --store DIR --kills 200   and the log's tail is torn each time
+  uringmq bench chaos cluster --dir DIR --nemesis kill,partition   three brokers in network namespaces, and a checker
   uringmq bench null --listen 127.0.0.1:10911              stores nothing: what the generator itself can do
   uringmq bench send --topics 5000 --queues 4 --rate 10000 many topics, each message to one at random
   uringmq bench send --transactional --hlog run.hlog       half messages and commits; latencies as an HdrHistogram log

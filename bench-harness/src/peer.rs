@@ -24,7 +24,7 @@ const CALL_MAX: Duration = Duration::from_secs(20);
 /// How long a pull may be held at the end of its queue, and how much later the answer must be here.
 const SUSPEND: Duration = Duration::from_secs(15);
 const PULL_MAX: Duration = Duration::from_secs(30);
-const GROUP: &str = "uringmq_bench";
+pub(crate) const GROUP: &str = "uringmq_bench";
 
 pub(crate) fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
@@ -46,13 +46,43 @@ pub(crate) async fn dial<S: Service>(
 pub(crate) struct Caller {
     conns: Rc<Conns>,
     conn: Rc<Conn>,
+    /// How long an answer may take, and that of a pull.
+    call_max: Duration,
+    pull_max: Duration,
 }
 
 impl Caller {
     pub(crate) async fn dial(broker: SocketAddr) -> Result<Caller, BenchError> {
         let conns = Rc::new(Conns::default());
         let conn = dial(broker, &conns, Rc::new(NoService)).await?;
-        Ok(Caller { conns, conn })
+        Ok(Caller { conns, conn, call_max: CALL_MAX, pull_max: PULL_MAX })
+    }
+
+    /// A caller that waits no longer than `max` for the connection and for each answer. It must not hold pulls for longer.
+    pub(crate) async fn impatient(broker: SocketAddr, max: Duration) -> Result<Caller, BenchError> {
+        let conns = Rc::new(Conns::default());
+        let conn = connect(broker, &conns, Rc::new(NoService), limits(), max).await?;
+        Ok(Caller { conns, conn, call_max: max, pull_max: max })
+    }
+
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.conn.peer()
+    }
+
+    /// Any request, with the answer as it came.
+    pub(crate) async fn ask(
+        &self,
+        code: i32,
+        ext: &[(&'static str, Value<'_>)],
+        body: &[u8],
+    ) -> Result<OwnedCommand, BenchError> {
+        Ok(self.conn.call(code, ext, body, self.call_max).await?)
+    }
+
+    /// Sends one message; the answer as it came.
+    pub(crate) async fn send(&self, message: &Outgoing<'_>) -> Result<OwnedCommand, BenchError> {
+        let code = message.code();
+        self.ask(code, &message.header().ext(code), message.body).await
     }
 
     async fn call(
@@ -68,7 +98,7 @@ impl Caller {
     pub(crate) async fn create_group(&self) -> Result<(), BenchError> {
         let what = "creating the consumer group";
         let body = serde_json::to_vec(&SubscriptionGroupConfig::new(GROUP)).expect("plain fields");
-        let answer = self.conn.call(request::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, &[], &body, CALL_MAX).await?;
+        let answer = self.conn.call(request::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, &[], &body, self.call_max).await?;
         if answer.code == response::SUCCESS { Ok(()) } else { Err(BenchError::refused(what, &answer)) }
     }
 
@@ -87,7 +117,7 @@ impl Caller {
             queue_id: queue as i32,
             set_zero_if_not_found: Some(false),
         };
-        let answer = self.call(request::QUERY_CONSUMER_OFFSET, &header.ext(), CALL_MAX).await?;
+        let answer = self.call(request::QUERY_CONSUMER_OFFSET, &header.ext(), self.call_max).await?;
         match answer.code {
             response::SUCCESS => number(what, &answer, "offset").map(Some),
             response::QUERY_NOT_FOUND => Ok(None),
@@ -101,7 +131,7 @@ impl Caller {
         code: i32,
         ext: &[(&'static str, Value<'_>)],
     ) -> Result<OwnedCommand, BenchError> {
-        let answer = self.call(code, ext, CALL_MAX).await?;
+        let answer = self.call(code, ext, self.call_max).await?;
         if answer.code == response::SUCCESS { Ok(answer) } else { Err(BenchError::refused(what, &answer)) }
     }
 
@@ -123,9 +153,8 @@ impl Caller {
     }
 
     /// Sends one message; the queue offset that it is acknowledged with, `None` when it is not.
-    pub(crate) async fn send(&self, message: &Outgoing<'_>) -> Result<Option<i64>, BenchError> {
-        let code = message.code();
-        let answer = self.conn.call(code, &message.header().ext(code), message.body, CALL_MAX).await?;
+    pub(crate) async fn send_for_offset(&self, message: &Outgoing<'_>) -> Result<Option<i64>, BenchError> {
+        let answer = self.send(message).await?;
         match answer.code == response::SUCCESS {
             true => number("sending", &answer, "queueOffset").map(Some),
             false => Ok(None),
@@ -162,7 +191,7 @@ impl Caller {
             request_source: None,
             proxy_forward_client_id: None,
         };
-        let answer = self.call(request::PULL_MESSAGE, &header.ext(), PULL_MAX).await?;
+        let answer = self.call(request::PULL_MESSAGE, &header.ext(), self.pull_max).await?;
         let what = "a pull";
         match answer.code {
             response::SUCCESS => {
@@ -189,7 +218,7 @@ impl Caller {
             index_type: None,
             last_key: None,
         };
-        let answer = self.call(request::QUERY_MESSAGE, &header.ext(), CALL_MAX).await?;
+        let answer = self.call(request::QUERY_MESSAGE, &header.ext(), self.call_max).await?;
         match answer.code {
             response::SUCCESS => Ok(!answer.body.is_empty()),
             response::QUERY_NOT_FOUND => Ok(false),

@@ -49,7 +49,7 @@ impl Bench<'_> {
         until("the slave is in step", master_at, async |caller| Ok(caller.slaves_in_step().await? > 0))?;
         // Apache's slave reports after 5 s for the first time.
         asked(master_at, async |caller| caller.create_topic(LOST_TOPIC, QUEUES).await)?;
-        until("a send is acknowledged", master_at, async |caller| Ok(caller.send(&FIRST).await?.is_some()))?;
+        until("a send is acknowledged", master_at, async |caller| Ok(caller.send_for_offset(&FIRST).await?.is_some()))?;
         for sends in &pairing.sends {
             self.sends(sends, master.pid())?;
         }
@@ -131,7 +131,7 @@ async fn send_until_closed(at: SocketAddr) -> Result<Acknowledged, BenchError> {
         glommio::spawn_local(async move {
             let body = [b'x'; 1024];
             let message = Outgoing { topic: LOST_TOPIC, half: false, queue, properties: "", body: &body, batch: false };
-            while let Ok(offset) = caller.send(&message).await {
+            while let Ok(offset) = caller.send_for_offset(&message).await {
                 acknowledged.borrow_mut()[queue as usize].extend(offset);
             }
         })

@@ -223,7 +223,7 @@ fn close_queue(book: &mut Book, queue: usize, from: i64, end: i64, max: i64, ver
 }
 
 /// The body of message `id`, up to `size_max` bytes: its number, its size, and bytes that follow from the number.
-pub(super) fn write_body(out: &mut Vec<u8>, id: u64, size_max: usize) {
+pub(crate) fn write_body(out: &mut Vec<u8>, id: u64, size_max: usize) {
     let size = HEAD_BYTES + mix(id) as usize % (size_max - HEAD_BYTES + 1);
     out.clear();
     out.extend_from_slice(&id.to_be_bytes());
