@@ -155,6 +155,8 @@ fn master_loses_its_end_unnoticed(group: &mut Group) -> (usize, i32) {
     client.sent(TOPIC, 0, "", b"kept");
     group.same_logs();
     let (old, epoch) = group.master();
+    let topics = group.brokers[1 - old].store().join("config/topics.json");
+    until("the other one has the topic", || std::fs::read_to_string(&topics).ok().filter(|text| text.contains(TOPIC)));
     let kept = group.written(old);
     client.sent(TOPIC, 0, "", b"lost by the master");
     group.servers[0].kill();
