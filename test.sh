@@ -215,7 +215,7 @@ run_stage() {
     kill-sync-20) stage kill-sync-20 kill_loop SYNC_FLUSH 20 ;;
     chaos) stage chaos kill_loop ASYNC_FLUSH 8 chaos ;;
     chaos-200) stage chaos-200 kill_loop ASYNC_FLUSH 200 chaos ;;
-    cluster) stage cluster cluster 45 kill,kill,partition,pause ;;
+    cluster) stage cluster cluster 45 kill,pause,partition,kill ;;
     cluster-30) stage cluster-30 cluster 1800 kill,kill,pause,partition,one-way,slow,disk-full,slow-disk ;;
     differential) stage differential bench-harness/interop/run-differential ;;
     big) stage big interop --shards 2 --only big --big 1000000 ;;

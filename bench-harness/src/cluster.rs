@@ -58,7 +58,7 @@ pub(crate) struct ClusterArgs {
     /// Go on until so many masters were followed by others, and let all faults be of the master (then --seconds is the most it may take)
     #[arg(long)]
     failovers: Option<u32>,
-    /// Kinds of faults; one that is named twice comes twice as often
+    /// Kinds of faults, which come in this order over and over
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kill,pause,partition,one-way,slow")]
     nemesis: Vec<Kind>,
     /// For the faults; told in the output
@@ -252,10 +252,15 @@ impl Run {
     fn faults(&mut self, mut dice: Dice) -> Result<Vec<String>, BenchError> {
         let mut wrong = Vec::new();
         let end = Instant::now() + Duration::from_secs(self.args.seconds);
+        let kinds = self.args.nemesis.clone();
+        let mut round = 0;
         while Instant::now() < end && self.args.failovers.is_none_or(|wanted| self.history.live().failovers < wanted) {
             self.rest(Duration::from_millis(1000 + dice.below(2000)))?;
             let Some(master) = self.history.live().master else { continue };
-            let fault = Fault::choose(&mut dice, &self.args.nemesis, master, self.args.failovers.is_some());
+            // A short run has each kind at the master once.
+            let masters_only = self.args.failovers.is_some() || round < kinds.len();
+            let fault = Fault::choose(&mut dice, kinds[round % kinds.len()], master, masters_only);
+            round += 1;
             self.one(&fault, &mut wrong)?;
         }
         Ok(wrong)

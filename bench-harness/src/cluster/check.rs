@@ -5,18 +5,22 @@
 //!   whom the controllers named.
 //! - All replicas have the same messages at the same queue offsets, the same epochs, and no message twice: nothing is sent twice.
 //! - Each acknowledged message was consumed. What was consumed stands in the log at the end.
-//! - A consumer that resumes does not go back behind what it committed more than a window before its last commit.
+//! - A consumer that resumes does not go back behind what it committed more than a window before its last commit. Where it could not
+//!   commit, as nobody served, a second counts at most: slaves copy offsets from a master.
 use super::history::{Event, Outcome};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Faults told in words; the rest is counted.
 const TOLD: usize = 20;
+/// What the time between two commits counts at most.
+const GAP_MAX_MS: i64 = 1000;
 
 pub(super) struct Rules {
     /// Whether what was acknowledged must be there after any failover. Without it the loss is counted only, and so is what consumers saw
     /// of it.
     pub(super) nothing_lost: bool,
-    /// How far a consumer may go back: ms of commits before the last one.
+    /// How far a consumer may go back: ms of commits before the last one. Not judged unless `nothing_lost`: a master that is cut off
+    /// and needs nobody goes on to take commits, too.
     pub(super) window_ms: i64,
 }
 
@@ -218,22 +222,26 @@ fn consumed(events: &[Event], last: &Replica, rules: &Rules, verdict: &mut Verdi
 }
 
 fn going_back(events: &[Event], rules: &Rules, verdict: &mut Verdict) {
-    // By queue: commits with their times, and the offset behind the last record that was read since the consumer resumed.
+    // By queue: commits with their times on a clock that stands still where nothing is committed, when the last one was, and the offset
+    // behind the last record that was read since the consumer resumed.
     let mut commits: HashMap<u32, Vec<(i64, i64)>> = HashMap::new();
+    let mut clocks: HashMap<u32, (i64, i64)> = HashMap::new();
     let mut next: HashMap<u32, i64> = HashMap::new();
     for event in events {
         match event {
-            Event::Commit { at_ms, queue, offset, .. } => commits.entry(*queue).or_default().push((*at_ms, *offset)),
+            Event::Commit { at_ms, queue, offset, .. } => {
+                let (clock, before) = clocks.get(queue).copied().unwrap_or((0, *at_ms));
+                let clock = clock + (at_ms - before).min(GAP_MAX_MS);
+                clocks.insert(*queue, (clock, *at_ms));
+                commits.entry(*queue).or_default().push((clock, *offset));
+            }
             Event::Resume { queue, offset, broker, .. } => {
                 let of_queue = commits.entry(*queue).or_default();
                 let newest = of_queue.last().copied().unwrap_or_default();
-                let safe = of_queue
-                    .iter()
-                    .filter(|(at, _)| *at <= newest.0 - rules.window_ms)
-                    .map(|(_, offset)| *offset)
-                    .max();
+                let old = of_queue.iter().filter(|(at, _)| *at <= newest.0 - rules.window_ms);
+                let safe = old.map(|(_, offset)| *offset).max();
                 verdict.back_max = verdict.back_max.max(newest.1 - (*offset).max(0));
-                if let Some(safe) = safe.filter(|safe| offset < safe) {
+                if let Some(safe) = safe.filter(|safe| rules.nothing_lost && offset < safe) {
                     verdict.violation(format!(
                         "the consumer of queue {queue} resumed at {offset} of broker {broker}, though {safe} was committed more than {} ms \
                          before its last commit",

@@ -194,11 +194,15 @@ impl Clients {
     async fn gone<T>(&self, address: SocketAddr) -> Option<T> {
         loop {
             Timer::new(WATCH_EVERY).await;
-            let routes = self.routes.borrow();
-            if routes.iter().flatten().next().is_some() && !routes.contains(&Some(address)) {
+            if self.is_gone(address) {
                 return None;
             }
         }
+    }
+
+    fn is_gone(&self, address: SocketAddr) -> bool {
+        let routes = self.routes.borrow();
+        routes.iter().flatten().next().is_some() && !routes.contains(&Some(address))
     }
 
     async fn produce(&self, number: u32) {
@@ -225,7 +229,7 @@ impl Clients {
             let good = matches!(outcome, Outcome::Acknowledged { .. });
             let Link { broker, epoch, .. } = one;
             self.history.add(Event::Send { id, begun_ms, done_ms, queue, broker, epoch, outcome });
-            if good {
+            if good && !self.is_gone(one.caller.peer()) {
                 link = Some(one);
                 Timer::new(self.plan.pause).await;
             } else {
@@ -285,7 +289,7 @@ impl Clients {
         self.history.add(Event::Resume { at_ms: now_ms(), queue, broker, offset: known.unwrap_or(-1) });
         let mut next = known.unwrap_or(0);
         let (mut committed, mut committed_ms) = (next, now_ms());
-        while !self.orders.ended() && self.orders.consume.load(Ordering::Relaxed) {
+        while !self.orders.ended() && self.orders.consume.load(Ordering::Relaxed) && !self.is_gone(peer) {
             let ask = PullAsk { queue, offset: next, max_msgs: 32, hold: false };
             let pulled = or(async { caller.pull(TOPIC, &ask).await.ok() }, self.gone(peer)).await?;
             let found: Vec<(i64, u64)> = pulled

@@ -148,13 +148,17 @@ fn a_consumer_goes_back_within_its_window_only() {
         check(&events, &replicas, 1, &ALL_ACK)
     };
     // 3 was committed 20 s before the last commit, 4 no more than 10 s.
-    let commits = [commit(10_000, 3), commit(20_000, 4), commit(30_000, 5)];
+    let steps = (10..30).map(|second| commit(second * 1000, if second < 20 { 3 } else { 4 }));
+    let commits: Vec<Event> = steps.chain([commit(30_000, 5)]).collect();
     let within = with(&[&commits[..], &[resume(3), pulled(&[(3, 4)])]].concat());
     assert_eq!((within.violations, within.back_max, within.redelivered), (0, 2, 1), "{within:?}");
     let beyond = with(&[&commits[..], &[resume(2)]].concat());
     assert!(beyond.violations == 1 && beyond.told[0].contains("resumed at 2"), "{beyond:?}");
     let forgotten = with(&[&commits[..], &[resume(-1)]].concat());
     assert!(forgotten.violations == 1 && forgotten.told[0].contains("resumed at -1"), "{forgotten:?}");
+    // An hour in which nothing could be committed is no time.
+    let outage: Vec<Event> = [commit(1000, 3), commit(3_601_000, 4)].to_vec();
+    assert_eq!(with(&[&outage[..], &[resume(0)]].concat()).violations, 0);
     // What was forgotten once is not missed again.
     assert_eq!(with(&[&commits[..], &[resume(3), commit(99_500, 4), resume(3)]].concat()).violations, 0);
     // Without a new connection it does not go back at all.
