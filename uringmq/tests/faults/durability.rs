@@ -63,15 +63,16 @@ fn beside_each_other(ops: &[Op]) -> usize {
 fn judge(ops: &[Op]) -> HashMap<u64, String> {
     let mut written: Vec<(u64, u64, usize)> = Vec::new(); // from, to, when it was complete
     let mut syncs: HashMap<u64, Vec<(usize, usize)>> = HashMap::new(); // by segment: submitted, complete
-    let mut submitted: HashMap<u64, usize> = HashMap::new();
+    // A write that syncs says both of its sync right behind its end, perhaps while another sync is under way.
+    let mut submitted: HashMap<u64, Vec<usize>> = HashMap::new();
     let mut acked = HashMap::new();
     for (now, op) in ops.iter().enumerate() {
         match op.kind.as_str() {
             "WriteStart" => {}
             "WriteEnd" => written.push((op.at, op.at + op.bytes, now)),
-            "SyncStart" => _ = submitted.insert(op.segment, now),
+            "SyncStart" => submitted.entry(op.segment).or_default().push(now),
             "SyncEnd" => {
-                let began = submitted.remove(&op.segment).expect("a sync ends that was submitted");
+                let began = submitted.get_mut(&op.segment).and_then(Vec::pop).expect("a sync ends that was submitted");
                 syncs.entry(op.segment).or_default().push((began, now));
             }
             "Acked" | "AckedDurable" => {
