@@ -172,7 +172,7 @@ cluster() (
       return 1
     fi
   done
-  if as_root timeout $(($1 + 600)) "$bin" bench chaos cluster --dir "$dir" --seconds "$1" --nemesis "$2" ${SEED:+--seed "$SEED"}; then
+  if as_root timeout $(($1 + 600)) "$bin" bench cluster --dir "$dir" --seconds "$1" --nemesis "$2" ${SEED:+--seed "$SEED"}; then
     as_root rm -rf "$dir"
     echo "1 passed, 0 failed"
   else

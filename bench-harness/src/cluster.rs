@@ -1,4 +1,4 @@
-//! `bench chaos cluster`: a group of three brokers under three controllers and two NameServers, each in a network namespace of its own on
+//! `bench cluster`: a group of three brokers under three controllers and two NameServers, each in a network namespace of its own on
 //! this machine, while nodes are killed, paused, cut off and slowed down. Producers and consumers write down what happened, and a checker
 //! decides: see [`check`]. It needs root and iproute2, for some faults mkfs.ext4 and loop devices.
 //!

@@ -17,7 +17,7 @@ use crate::report::{median, print_json};
 use crate::{on_executor, resolve};
 pub(crate) use book::write_body;
 use book::{Book, Verdict, verify};
-use clap::{Args, Subcommand};
+use clap::Args;
 use commits::{Commits, commit_on};
 use futures_lite::future::or;
 use glommio::timer::Timer;
@@ -44,23 +44,7 @@ pub(crate) struct KillArgs {
 }
 
 #[derive(Args, Debug, Clone)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct ChaosArgs {
-    #[command(subcommand)]
-    what: Option<ChaosWhat>,
-    #[command(flatten)]
-    one: Option<OneChaosArgs>,
-}
-
-#[derive(Subcommand, Debug, Clone)]
-enum ChaosWhat {
-    /// Three brokers, three controllers and two NameServers in network namespaces: kills, pauses, partitions, slow links and disks
-    Cluster(crate::cluster::ClusterArgs),
-}
-
-/// Of one broker.
-#[derive(Args, Debug, Clone)]
-struct OneChaosArgs {
     #[command(flatten)]
     load: LoadArgs,
     /// The broker's storePathRootDir
@@ -125,13 +109,6 @@ pub(crate) fn main(args: KillArgs) -> Result<(), BenchError> {
 }
 
 pub(crate) fn chaos(args: ChaosArgs) -> Result<(), BenchError> {
-    let args = match (args.what, args.one) {
-        (Some(ChaosWhat::Cluster(args)), _) => return crate::cluster::main(args),
-        (None, Some(args)) => args,
-        (None, None) => {
-            return Err(BenchError::Process("bench chaos needs --start and --store, or cluster".to_owned()));
-        }
-    };
     let log_dir = args.commitlog.unwrap_or_else(|| args.store.join("commitlog"));
     on_executor(None, move || run(args.load, Some(log_dir), args.json))
 }

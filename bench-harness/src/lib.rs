@@ -50,7 +50,7 @@ Examples:
   uringmq bench e2e --rate 1000                            from the send to the arrival at a long-polling consumer
   uringmq bench kill --start 'uringmq broker -c b.conf'    kill -9 under load; everything acknowledged must be there
   uringmq bench chaos --start 'uringmq broker -c b.conf' --store DIR --kills 200   and the log's tail is torn each time
-  uringmq bench chaos cluster --dir DIR --nemesis kill,partition   three brokers in network namespaces, and a checker
+  uringmq bench cluster --dir DIR --nemesis kill,partition   three brokers in network namespaces, and a checker
   uringmq bench null --listen 127.0.0.1:10911              stores nothing: what the generator itself can do
   uringmq bench send --topics 5000 --queues 4 --rate 10000 many topics, each message to one at random
   uringmq bench send --transactional --hlog run.hlog       half messages and commits; latencies as an HdrHistogram log
@@ -73,6 +73,8 @@ enum What {
     Kill(kill::KillArgs),
     /// The same, with the log damaged behind the last acknowledged record before each restart
     Chaos(kill::ChaosArgs),
+    /// Three brokers, three controllers and two NameServers in network namespaces: kills, pauses, partitions, slow links and disks
+    Cluster(cluster::ClusterArgs),
     /// A server that answers at once and stores nothing: the generator's and the machine's own figures
     Null(null::NullArgs),
     /// Every combination of some configuration keys' values, by throughput and latency
@@ -148,6 +150,7 @@ pub fn main(args: BenchArgs) -> i32 {
         What::E2e(args) => e2e::main(args),
         What::Kill(args) => kill::main(args),
         What::Chaos(args) => kill::chaos(args),
+        What::Cluster(args) => cluster::main(args),
         What::Null(args) => null::main(args),
         What::Sweep(args) => sweep::main(args),
         What::Compare(args) => compare::main(args),
