@@ -299,6 +299,8 @@ public final class Controllers {
     private String masterDies() throws Exception {
         int master = place(true);
         int epoch = group().getMasterEpoch();
+        // Slaves copy the tables every few seconds: a master that does not know a topic takes no message for it.
+        Checks.await("the other one has the topic", PATIENCE_SECONDS, () -> admin.examineTopicConfig(address(1 - master), TOPIC) != null);
         long killed = System.nanoTime();
         brokers[master].kill();
         brokers[master] = null;
