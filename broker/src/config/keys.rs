@@ -294,6 +294,8 @@ config_keys! {
     /// A slave that is further behind does not count as in step.
     "haMaxGapNotInSync" => ha_gap_bytes_max: u64 = 256 << 20, AtOnce;
 
+    /// Ours: a slave copies offsets and progress so often, topics and groups when they change; ms.
+    "slaveTablesPeriodMs" => slave_tables_period_ms: u64 = 5_000, AtOnce;
     /// Ours: most bytes that a slave cuts off the end of its log when they are not its master's, so that it can follow again. 0: none.
     "slaveTruncateBytesMax" => slave_truncate_bytes_max: u64 = 0, AtOnce;
 

@@ -164,6 +164,16 @@ impl Mappings {
         self.step(now_ms);
     }
 
+    /// Takes a master's, as Apache's slave does, whole and by its version; whether that was another one.
+    pub fn copy(&mut self, version: DataVersion, details: BTreeMap<String, TopicQueueMappingDetail>) -> bool {
+        if self.file.data_version == version {
+            return false;
+        }
+        self.file.data_version = version;
+        self.file.topic_queue_mapping_info_map = details;
+        true
+    }
+
     /// The topics are gone; whether one of them was static.
     pub fn remove<'a>(&mut self, topics: impl Iterator<Item = &'a str>, now_ms: i64) -> bool {
         let table = &mut self.file.topic_queue_mapping_info_map;

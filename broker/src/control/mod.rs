@@ -77,6 +77,8 @@ pub struct Control {
     pub filters: RefCell<Filters>,
     /// Rung when that is another now.
     filters_bell: Event,
+    /// Rung on a slave when the log names a topic that no table has.
+    pub new_topic: Event,
     /// Groups' own thresholds of cold reads.
     pub cold: RefCell<Thresholds>,
     pub registration: Registration,
@@ -136,6 +138,7 @@ impl Control {
             mappings: RefCell::new(mappings),
             filters: RefCell::new(filters),
             filters_bell: Event::default(),
+            new_topic: Event::default(),
             cold: RefCell::default(),
             registration: Registration::default(),
             peers: Peers::default(),
@@ -352,6 +355,7 @@ pub async fn adopt_topics(shard: &Rc<Shard>, names: std::collections::BTreeMap<S
     let names = names.into_iter().map(|(name, (queues, form))| (name, queues, form));
     if control.topics.borrow_mut().adopt(names) {
         control.publish_topics(shard);
+        control.new_topic.set();
     }
     shard.run_on_all(|_| async {}).await; // jobs come after the table that was pushed before them
 }

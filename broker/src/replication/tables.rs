@@ -1,5 +1,5 @@
-//! A slave's copies of its master's tables: topics, groups, consumer offsets, delay offsets, timers' progress, request modes (Apache's SlaveSynchronize).
-//! On shard 0, by ordinary requests to the master's broker port; pages as Apache's brokers answer them, or all at once by older ones.
+//! A slave's copies of its master's tables: topics with the mappings of static ones, groups, consumer offsets, delay offsets, timers' progress, request
+//! modes (Apache's SlaveSynchronize). On shard 0, by ordinary requests to the master's broker port; pages as Apache's brokers answer them, or all at once by older ones.
 //! Source: replication sheet 4.
 use crate::config::HostPort;
 use crate::control::{groups, making, modes, topics};
@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 use uringmq_proto::body::group::SubscriptionGroupWrapper;
 use uringmq_proto::body::offset::{ConsumerOffsetTable, DelayOffsetTable};
@@ -26,8 +26,9 @@ use uringmq_remoting::client::{self, NoService};
 use uringmq_remoting::connection::{CallError, Conn, Conns};
 use uringmq_store::timer_check::{CHECK_BYTES, TimerCheck};
 
-/// Between two rounds. Apache's slave copies once a minute; a version that did not change costs one page here.
-const PERIOD: Duration = Duration::from_secs(5);
+/// Topics and groups are looked at so often, between the rounds: what has a version of its own costs next to nothing when it did not change. Apache's
+/// slave copies every 3 s, and offsets every 60 s.
+const GLANCE: Duration = Duration::from_millis(500);
 /// Whether the master is there is looked at so often: what it feeds at first is served only with its tables.
 const LOOK: Duration = Duration::from_millis(50);
 /// For one answer.
@@ -55,9 +56,16 @@ pub enum SyncError {
 /// What was copied last, so that the same is not copied again.
 #[derive(Default)]
 struct Seen {
-    topics: Option<DataVersion>,
-    groups: Option<DataVersion>,
+    topics: Option<Versions>,
+    groups: Option<Versions>,
+    /// Both came whole: this master knows no pages, so that it is not asked in between.
+    unpaged: bool,
+    /// When everything was copied.
+    all: Option<Instant>,
 }
+
+/// Of a table and of what comes with it.
+type Versions = [DataVersion; 2];
 
 /// Copies the master's tables again and again, until the shard's doors close.
 pub async fn follow(shard: Rc<Shard>) {
@@ -68,7 +76,7 @@ pub async fn follow(shard: Rc<Shard>) {
     while !shard.doors.is_closed() {
         // Of a master whose log this one cannot follow the tables are not wanted either: they would delete topics here.
         let master = shard.control().registration.master().filter(|_| shard.master_is_there());
-        let pause = if master.is_some() { PERIOD } else { LOOK };
+        let pause = if master.is_some() { GLANCE } else { LOOK };
         if let Some(master) = master {
             if conn.as_ref().is_none_or(|(of, conn)| *of != master.broker || !conn.is_open()) {
                 conn = None;
@@ -79,7 +87,7 @@ pub async fn follow(shard: Rc<Shard>) {
                     conn = Some((master.broker.clone(), connect(&shard, &conns, &master.broker).await?));
                 }
                 let (_, conn) = conn.as_ref().expect("made just now");
-                copy_all(&shard, conn, &mut seen).await
+                copy(&shard, conn, &mut seen).await
             };
             match round.await {
                 Ok(()) if std::mem::replace(&mut failing, false) => info!(master = master.broker, "tables are copied"),
@@ -90,10 +98,15 @@ pub async fn follow(shard: Rc<Shard>) {
                 Err(e) => warn!(master = master.broker, error = %e, "the master's tables are not copied; trying again"),
             }
         }
-        future::or(shard.doors.closed(), async {
+        let rung = async {
+            // A topic that the log names and no table: it is made at the master just now.
+            shard.control().new_topic.wait().await;
+            sleep(LOOK).await;
+        };
+        let slept = async {
             sleep(pause).await;
-        })
-        .await;
+        };
+        future::or(shard.doors.closed(), future::or(slept, rung)).await;
     }
     conns.close_all("the broker stops");
 }
@@ -106,19 +119,38 @@ pub async fn connect(shard: &Shard, conns: &Rc<Conns>, master: &str) -> Result<R
     Ok(client::connect(address, conns, Rc::new(NoService), Limits::default(), timeout).await?)
 }
 
-async fn copy_all(shard: &Rc<Shard>, conn: &Conn, seen: &mut Seen) -> Result<(), SyncError> {
+/// Topics and groups, and the other tables when they are due.
+async fn copy(shard: &Rc<Shard>, conn: &Conn, seen: &mut Seen) -> Result<(), SyncError> {
+    let period = Duration::from_millis(shard.config().slave_tables_period_ms);
+    let due = seen.all.is_none_or(|at| at.elapsed() >= period);
+    if due || !seen.unpaged {
+        copy_versioned(shard, conn, seen).await?;
+    }
+    if due {
+        copy_progress(shard, conn).await?;
+        seen.all = Some(Instant::now());
+    }
+    Ok(())
+}
+
+async fn copy_versioned(shard: &Rc<Shard>, conn: &Conn, seen: &mut Seen) -> Result<(), SyncError> {
     let stored = PhyOffset(shard.marks.written.load(Ordering::Acquire)); // before the master answers: what it deleted afterwards is not in its answer
-    if let Some(table) = fetch_topics(conn, seen.topics).await? {
-        seen.topics = Some(table.data_version);
+    if let Some(table) = fetch::<TopicConfigSerializeWrapper>(conn, seen.topics, &mut seen.unpaged).await? {
+        seen.topics = Some(table.versions());
         copy_topics(shard, table, stored).await;
     }
-    if let Some(table) = fetch_groups(conn, seen.groups).await? {
-        seen.groups = Some(table.data_version);
+    if let Some(table) = fetch::<SubscriptionGroupWrapper>(conn, seen.groups, &mut seen.unpaged).await? {
+        seen.groups = Some(table.versions());
         let changed = shard.control().groups.borrow_mut().copy(table);
         if !changed.is_empty() {
             shard.control().groups_changed(shard, &changed);
         }
     }
+    Ok(())
+}
+
+/// How far consumers, delays and timers are, and how groups are served.
+async fn copy_progress(shard: &Rc<Shard>, conn: &Conn) -> Result<(), SyncError> {
     let offsets: ConsumerOffsetTable = ask(conn, request::GET_ALL_CONSUMER_OFFSET, &[]).await?;
     copy_offsets(shard, offsets).await;
     let delays: DelayOffsetTable = ask(conn, request::GET_ALL_DELAY_OFFSET, &[]).await?;
@@ -165,16 +197,16 @@ async fn ask<T: DeserializeOwned>(conn: &Conn, code: i32, ext: &[(&str, Value<'_
     fastjson::from_slice(&answer.body).map_err(|e| SyncError::Body { code, why: e.to_string() })
 }
 
-/// One page, and how many entries there are in all; without that number it is the whole table.
+/// One page, of at most so many entries from one on, and how many there are in all; without that number it is the whole table.
 async fn page(
     conn: &Conn,
     code: i32,
     names: [&str; 3],
-    from: usize,
+    (from, most): (usize, i32),
     version: Option<DataVersion>,
 ) -> Result<(OwnedCommand, Option<usize>), SyncError> {
     let [seq, max, total] = names;
-    let mut ext = vec![(seq, Value::I64(from as i64)), (max, Value::I64(PAGE.into()))];
+    let mut ext = vec![(seq, Value::I64(from as i64)), (max, Value::I64(most.into()))];
     let version = version.map(|version| String::from_utf8_lossy(&fastjson::to_vec(&version)).into_owned());
     ext.extend(version.map(|version| ("dataVersion", Value::from(version))));
     let answer = call(conn, code, &ext).await?;
@@ -188,7 +220,7 @@ trait Paged: Sized {
     /// Header fields: first index, entries wanted, entries there are.
     const NAMES: [&'static str; 3];
     fn parse(text: &[u8]) -> Result<Self, String>;
-    fn version(&self) -> DataVersion;
+    fn versions(&self) -> Versions;
     fn count(&self) -> usize;
     fn add(&mut self, page: Self);
 }
@@ -199,12 +231,13 @@ impl Paged for TopicConfigSerializeWrapper {
     fn parse(text: &[u8]) -> Result<Self, String> {
         topics::parse_file(text)
     }
-    fn version(&self) -> DataVersion {
-        self.data_version
+    fn versions(&self) -> Versions {
+        [self.data_version, self.mapping_data_version.unwrap_or_default()]
     }
     fn count(&self) -> usize {
         self.topic_config_table.len()
     }
+    /// The mappings are on every page, all of them.
     fn add(&mut self, page: Self) {
         self.topic_config_table.extend(page.topic_config_table);
     }
@@ -216,8 +249,8 @@ impl Paged for SubscriptionGroupWrapper {
     fn parse(text: &[u8]) -> Result<Self, String> {
         groups::parse_file(text)
     }
-    fn version(&self) -> DataVersion {
-        self.data_version
+    fn versions(&self) -> Versions {
+        [self.data_version, DataVersion::default()]
     }
     fn count(&self) -> usize {
         self.subscription_group_table.len()
@@ -228,35 +261,27 @@ impl Paged for SubscriptionGroupWrapper {
     }
 }
 
-async fn fetch_topics(
-    conn: &Conn,
-    known: Option<DataVersion>,
-) -> Result<Option<TopicConfigSerializeWrapper>, SyncError> {
-    fetch(conn, known).await
-}
-
-async fn fetch_groups(conn: &Conn, known: Option<DataVersion>) -> Result<Option<SubscriptionGroupWrapper>, SyncError> {
-    fetch(conn, known).await
-}
-
-/// The whole table, unless its version is the known one.
-async fn fetch<T: Paged>(conn: &Conn, known: Option<DataVersion>) -> Result<Option<T>, SyncError> {
+/// The whole table, unless its versions are the known ones, which a page of one entry tells.
+async fn fetch<T: Paged>(conn: &Conn, known: Option<Versions>, unpaged: &mut bool) -> Result<Option<T>, SyncError> {
     let parse = |answer: &OwnedCommand| {
         let parsed = T::parse(&answer.body);
         parsed.map_err(|why| SyncError::Body { code: T::CODE, why })
     };
     'anew: for _ in 0..PAGE_TRIES {
-        let (answer, total) = page(conn, T::CODE, T::NAMES, 0, None).await?;
+        let first = if known.is_some() { 1 } else { PAGE };
+        let (answer, total) = page(conn, T::CODE, T::NAMES, (0, first), None).await?;
         let mut table: T = parse(&answer)?;
-        if Some(table.version()) == known {
+        *unpaged = total.is_none();
+        if Some(table.versions()) == known {
             return Ok(None);
         }
         let total = total.unwrap_or(0);
         while table.count() < total {
             let before = table.count();
-            let (answer, _) = page(conn, T::CODE, T::NAMES, before, Some(table.version())).await?;
+            let [version, _] = table.versions();
+            let (answer, _) = page(conn, T::CODE, T::NAMES, (before, PAGE), Some(version)).await?;
             let next: T = parse(&answer)?;
-            let steady = next.version() == table.version();
+            let steady = next.versions() == table.versions();
             table.add(next);
             if !steady || table.count() == before {
                 continue 'anew;
@@ -268,8 +293,9 @@ async fn fetch<T: Paged>(conn: &Conn, known: Option<DataVersion>) -> Result<Opti
 }
 
 /// `stored`: the end of the log when the master was asked.
-async fn copy_topics(shard: &Rc<Shard>, table: TopicConfigSerializeWrapper, stored: PhyOffset) {
+async fn copy_topics(shard: &Rc<Shard>, mut table: TopicConfigSerializeWrapper, stored: PhyOffset) {
     let control = shard.control();
+    let mappings = table.mapping_data_version.zip(table.topic_queue_mapping_detail_map.take());
     let deleting = control.deletions.begin();
     let (changed, deleted) = control.topics.borrow_mut().copy(table);
     if !changed.is_empty() || !deleted.is_empty() {
@@ -282,6 +308,13 @@ async fn copy_topics(shard: &Rc<Shard>, table: TopicConfigSerializeWrapper, stor
         }
     } else if !changed.is_empty() {
         let _ = control.topics_changed(shard, &changed);
+    }
+    // A master without mappings, as one of 4.9, has no version of them either.
+    let Some((version, mappings)) = mappings else { return };
+    if control.mappings.borrow_mut().copy(version, mappings)
+        && let Err(e) = control.mappings_changed(shard).await
+    {
+        warn!(error = %e, "the master's mappings of static topics are not saved yet");
     }
 }
 

@@ -263,6 +263,47 @@ fn a_slave_copies_the_tables_and_serves_reads_without_its_master() {
     assert!(!pair.slave.store().join("consumequeue/gone").exists());
 }
 
+/// What has a version is copied when that changes, not when offsets are.
+#[test]
+fn a_new_topic_a_changed_one_and_a_mapping_are_at_the_slave_at_once() {
+    let mut pair = Pair::new("replication-at-once", "slaveTablesPeriodMs=86400000", WAITING);
+    pair.master.start();
+    pair.slave.start();
+    let mut client = pair.master.client();
+    let mut slave = pair.slave.client();
+    let mut shown = |what: &str, topic: &str, part: &str| {
+        until(what, || {
+            let answer = slave.call(351, &[("topic", topic)], b"");
+            (answer.code == 0).then(|| String::from_utf8(answer.body).expect("JSON")).filter(|text| text.contains(part))
+        });
+    };
+    client.create_topic(TOPIC, 3);
+    shown("the new topic", TOPIC, "\"readQueueNums\":3");
+    client.create_topic(TOPIC, 5);
+    shown("the changed topic", TOPIC, "\"readQueueNums\":5");
+    // A topic that a message makes is in the log before any table tells of it.
+    client.sent("made-by-a-message", 0, "", b"x");
+    shown("the topic of the message", "made-by-a-message", "\"writeQueueNums\":8");
+    let body = r#"{"bname":"pair","dirty":false,"epoch":7,"hostedQueues":{"0":[{"bname":"pair","endOffset":-1,"gen":0,"logicOffset":100,
+        "queueId":2,"startOffset":0,"timeOfEnd":-1,"timeOfStart":-1}]},"scope":"__global__","topic":"static","totalQueues":1}"#;
+    let numbers = [("readQueueNums", "8"), ("writeQueueNums", "8"), ("perm", "6"), ("topicSysFlag", "0")];
+    let words =
+        [("topic", "static"), ("defaultTopic", "TBW102"), ("topicFilterType", "SINGLE_TAG"), ("order", "false")];
+    client.ok(513, &[&numbers[..], &words[..]].concat(), body.as_bytes());
+    shown("the mapping", "static", "\"logicOffset\":100");
+    client.sent("static", 0, "", b"logical");
+    until("a pull of the logical queue at the slave", || {
+        let got = slave.pull(&Pull::at("static", 0, 100).now());
+        (got.code == 0).then(|| assert_eq!((got.messages[0].body.as_slice(), got.next), (&b"logical"[..], 101)))
+    });
+    // Over a start without its master, too.
+    pair.master.kill();
+    assert!(pair.slave.stop().success());
+    pair.slave.start();
+    let text = String::from_utf8(pair.slave.client().ok(351, &[("topic", "static")], b"").body).expect("JSON");
+    assert!(text.contains("\"epoch\":7"), "{text}");
+}
+
 /// How far the timers are: the next entry of their queue, their own and the master's.
 fn timers_at(client: &mut Client) -> Option<(i64, i64)> {
     let answer = client.call(60, &[], b"");
