@@ -1,5 +1,7 @@
 //! The writer's loop: what arrived is placed while the disk writes, up to two writes are under way beside each other, and with SYNC_FLUSH
-//! one sync beside them. Load alone sets the sizes: nothing waits for a timer.
+//! one sync beside them. Load alone sets the sizes: nothing waits for a timer. When a write has landed, what waits for the next one gives
+//! the shard some turns first, in which it answers and reads: with little to do they cost next to nothing, and a busy shard gets fewer and
+//! larger writes, and so fewer and larger answers.
 use super::committed::Committed;
 use super::{Waiting, Writer, await_checkpoint, checkpoint_lags, refused_now, sync, tell_all};
 use crate::Log;
@@ -24,6 +26,8 @@ use uringmq_store::io::glommio::OpKind;
 const FLIGHTS_MAX: usize = 2;
 /// Less than this waits for the write or sync under way, to be one write with what arrives meanwhile: each costs the core some 40 us.
 const BESIDE_BYTES_MIN: usize = 64 * 1024;
+/// Turns of the shard between a write's end and the next one's start.
+const TURNS_BETWEEN: usize = 8;
 
 type Running<T> = Pin<Box<dyn Future<Output = T>>>;
 
@@ -76,8 +80,13 @@ impl Pipeline {
         loop {
             self.place_arrived(writer);
             self.start_sync();
-            if self.start(writer).await || self.settle().await {
+            if self.start(writer).await {
                 writer.tail_moved.set();
+                continue;
+            }
+            if self.settle().await {
+                writer.tail_moved.set();
+                self.let_others_turn(writer).await;
                 continue;
             }
             let busy = !self.flights.is_empty() || self.sync.is_some();
@@ -88,6 +97,16 @@ impl Pipeline {
         }
         writer.held.give_up(&shard);
         writer.stopped.set();
+    }
+
+    /// Before a write that somebody waits for already and that is not beside another.
+    async fn let_others_turn(&self, writer: &Writer) {
+        let awaited = self.log.pending() || !writer.inbox.borrow().is_empty();
+        if awaited && self.flights.is_empty() {
+            for _ in 0..TURNS_BETWEEN {
+                glommio::executor().yield_task_queue_now().await;
+            }
+        }
     }
 
     fn place_arrived(&mut self, writer: &Writer) {
