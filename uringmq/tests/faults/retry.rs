@@ -136,3 +136,65 @@ fn s11_what_just_fits_blocks_no_level() {
     assert!(at <= 2 * (delivered + 1), "nothing goes round: offset {at} of {delivered}");
     server.check_healthy("S11");
 }
+
+/// As many levels as are configured, with their times; what asks for more gets the last.
+#[test]
+fn custom_delay_levels() {
+    let server = Server::start("faults-retry-levels", "shards=2\nmessageDelayLevel=1s 4s 2s");
+    let mut client = server.client();
+    client.create_topic("Levels", 1);
+    for (level, body) in [("2", "four seconds"), ("3", "two seconds"), ("18", "the last"), ("1", "soon")] {
+        client.sent("Levels", 0, &props(&[("DELAY", level)]), body.as_bytes());
+    }
+    let all = client.pull_all("Levels", 0, 0, 4);
+    let bodies: Vec<&[u8]> = all.iter().map(|message| message.body.as_slice()).collect();
+    assert_eq!(bodies, [&b"soon"[..], b"two seconds", b"the last", b"four seconds"]);
+    for (message, (level, delay_ms)) in all.iter().zip([("1", 1000), ("3", 2000), ("3", 2000), ("2", 4000)]) {
+        let queue = level.parse::<i32>().expect("a number") - 1;
+        let max = client.bounds("SCHEDULE_TOPIC_XXXX", queue).1 as usize;
+        let waited = client.pull_all("SCHEDULE_TOPIC_XXXX", queue, 0, max);
+        let waited = waited.iter().find(|waited| waited.body == message.body).expect("it waited there");
+        assert_eq!(message.prop("DELAY"), Some(level));
+        assert!(message.store_timestamp_ms - waited.store_timestamp_ms >= delay_ms, "early: {message:?}");
+    }
+    server.check_healthy("custom levels");
+}
+
+/// They are kept and told. A send-back goes by the table of levels all the same, as with Apache's remoting broker.
+#[test]
+fn retry_policies_of_groups_are_kept() {
+    let mut server = Server::start("faults-retry-policies", "shards=2\nmessageDelayLevel=1s 1s 1s 1s");
+    let policies = [
+        ("customised", r#"{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[3600000,7200000]}}"#),
+        (
+            "exponential",
+            r#"{"type":"EXPONENTIAL","exponentialRetryPolicy":{"initial":3600000,"max":7200000,"multiplier":3}}"#,
+        ),
+    ];
+    let mut client = server.client();
+    for (group, policy) in policies {
+        client.ok(200, &[], format!(r#"{{"groupName":"{group}","groupRetryPolicy":{policy}}}"#).as_bytes());
+    }
+    for restarted in [false, true] {
+        if restarted {
+            server.kill();
+            server.start_again();
+        }
+        let mut client = server.client();
+        for (group, policy) in policies {
+            let told: serde_json::Value =
+                serde_json::from_slice(&client.ok(352, &[("group", group)], b"").body).expect("a group");
+            let want: serde_json::Value = serde_json::from_str(policy).expect("JSON");
+            assert_eq!(told["groupRetryPolicy"], want, "{group}, restarted: {restarted}");
+        }
+    }
+    let mut client = server.client();
+    client.create_topic("Policies", 1);
+    for (group, _) in policies {
+        client.heartbeat(group, "Policies", ("TAG", "*"), "CONSUME_FROM_FIRST_OFFSET");
+        let message = tried(&mut client, "Policies", "", "0");
+        send_back(&mut client, &message, group, "0", "16"); // an hour by its policy
+        comes(&mut client, &format!("%RETRY%{group}"), 0, b"undigested");
+    }
+    server.check_healthy("retry policies");
+}

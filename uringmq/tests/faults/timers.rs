@@ -183,6 +183,20 @@ fn odd_times_are_refused_or_past() {
     let level = try_send(&mut client, "odd", "level", &[("DELAY", "1"), ("TIMER_DELAY_SEC", "x")]);
     assert_eq!((level.code, level.get("recallHandle")), (0, None));
     assert_eq!(client.bounds("SCHEDULE_TOPIC_XXXX", 0), (0, 1));
+    // D08: the one limit, which the refusals name, is the longest delay that is taken.
+    for (n, (name, value)) in
+        [("TIMER_DELAY_SEC", "259199"), ("TIMER_DELAY_SEC", "259200"), ("TIMER_DELAY_MS", "259200000")]
+            .iter()
+            .enumerate()
+    {
+        send(&mut client, "odd", &format!("longest{n}"), &[(name, value)]);
+    }
+    assert_eq!(try_send(&mut client, "odd", "longer", &[("TIMER_DELAY_MS", "259200001")]).code, 13);
+    assert_eq!(
+        (client.bounds("odd", 0).1, client.bounds(TIMER, 0)),
+        (stored + 1, (0, 3)),
+        "the item of the batch is all"
+    );
     server.check_healthy("odd times");
 }
 
@@ -240,6 +254,11 @@ fn a_recalled_message_does_not_come() {
     assert_eq!(keys(&pulled.messages), ["later"]);
     assert_eq!(call(&mut client, "recalled", &handle).code, 604, "it is too late");
     comes_to_wait(&mut client, "recalled", 0);
+    // And it stays so while the slots are done, one after the other.
+    let until_ms = now_ms() + 2500;
+    while now_ms() < until_ms {
+        assert_eq!(waiting(&mut client, "recalled"), 0);
+    }
     server.check_healthy("recalls");
 }
 
@@ -348,6 +367,28 @@ fn a_message_without_a_topic_holds_up_nobody() {
         assert!(figure(key).parse::<f64>().is_ok(), "{key}");
     }
     server.check_healthy("a poison message");
+}
+
+/// D04 for a delay level.
+#[test]
+fn a_delayed_message_without_a_topic_stops_no_level() {
+    let server = Server::start("timers-level-poison", "shards=2");
+    let mut client = server.client();
+    client.create_topic("gone", 1);
+    client.create_topic("here", 1);
+    for (topic, body) in [("gone", "poison"), ("here", "sound")] {
+        client.sent(topic, 0, &props(&[("DELAY", "1")]), body.as_bytes());
+    }
+    client.delete_topic("gone");
+    assert_eq!(keys(&wait_for(&mut client, "here", 1)), ["sound"]);
+    for system in ["SCHEDULE_TOPIC_XXXX", TIMER, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"] {
+        for forged in [&[][..], &[("REAL_TOPIC", "here")], &[("REAL_TOPIC", "here"), ("REAL_QID", "-1")]] {
+            assert_eq!(client.send(system, 0, &props(forged), b"forged").code, 16, "{system} {forged:?}");
+        }
+    }
+    client.sent("here", 0, &props(&[("DELAY", "1")]), b"next");
+    assert_eq!(keys(&wait_for(&mut client, "here", 2)), ["sound", "next"]);
+    server.check_healthy("a poisoned level");
 }
 
 #[test]
