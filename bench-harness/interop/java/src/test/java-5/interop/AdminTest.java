@@ -5,17 +5,22 @@ import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.Set;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.protocol.admin.ConsumeStats;
 import org.apache.rocketmq.remoting.protocol.admin.OffsetWrapper;
 import org.apache.rocketmq.remoting.protocol.admin.TopicOffset;
+import org.apache.rocketmq.remoting.protocol.body.CMResult;
 import org.apache.rocketmq.remoting.protocol.body.ClusterInfo;
+import org.apache.rocketmq.remoting.protocol.body.ConsumeMessageDirectlyResult;
 import org.apache.rocketmq.remoting.protocol.route.QueueData;
 import org.apache.rocketmq.remoting.protocol.route.TopicRouteData;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
@@ -168,5 +173,62 @@ class AdminTest extends Interop {
         awaitRoute();
         DefaultMQProducer again = clients.producer(name + "p2");
         assertEquals(0, again.send(message(topic, "TagA", "new"), queue(topic, 0)).getQueueOffset());
+    }
+
+    private DefaultMQPushConsumer consumer(Received received) throws Exception {
+        DefaultMQPushConsumer consumer = clients.push(group);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener(received.concurrently());
+        consumer.start();
+        return consumer;
+    }
+
+    /** An operator has a running consumer take one message once more; what its listener says comes back. */
+    @Test
+    void aMessageIsConsumedDirectly() throws Exception {
+        DefaultMQProducer producer = producerFor(topic, 1);
+        Received received = new Received();
+        DefaultMQPushConsumer consumer = consumer(received);
+        SendResult sent = sendAll(producer, topic, "m", 1).get(0);
+        received.assertExactly("", numbered("m", 1));
+        String client = consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
+        ConsumeMessageDirectlyResult result = admin.consumeMessageDirectly(group, client, topic, sent.getOffsetMsgId());
+        assertEquals(CMResult.CR_SUCCESS, result.getConsumeResult());
+        assertEquals(List.of("m0", "m0"), received.texts());
+        assertEquals(sent.getMsgId(), received.all().get(1).getMsgId());
+    }
+
+    /** A running consumer is told of the reset: it consumes from there on once more. */
+    @Test
+    void aResetReachesARunningConsumer() throws Exception {
+        DefaultMQProducer producer = producerFor(topic, 1);
+        Received received = new Received();
+        consumer(received);
+        expectWarnings("pull request offset"); // it is sent back by the answer to a pull
+        sendAll(producer, topic, "m", 10);
+        received.assertExactly("", numbered("m", 10));
+        admin.resetOffsetByTimestamp(topic, group, 0, true);
+        Await.until("each message twice", () -> received.count() == 20, received::count);
+        assertEquals(2, received.textsStarting("m3").size());
+    }
+
+    /** Which queues of an ordered topic are whose: the client has the queues that are said, whatever the topic's configuration. */
+    @Test
+    void ordersOfQueuesAreConfigured() throws Exception {
+        Properties enabled = new Properties();
+        enabled.setProperty("orderMessageEnable", "true"); // off by default
+        admin.updateNameServerConfig(enabled, List.of(NAMESRV));
+        TopicConfig config = new TopicConfig(topic, 8, 8, 6);
+        config.setOrder(true);
+        admin.createAndUpdateTopicConfig(BROKER, config);
+        admin.createOrUpdateOrderConf(topic, BROKER_NAME + ":3", false);
+        assertEquals(BROKER_NAME + ":3", awaitRoute().getOrderTopicConf());
+        DefaultMQProducer producer = clients.producer(name + "p");
+        awaitRoute(producer, topic, 3);
+        sendAll(producer, topic, "m", 6);
+        Await.until("a 4th queue", () -> {
+            admin.createOrUpdateOrderConf(topic, BROKER_NAME + ":4", false);
+            return clients.producer(name + "q" + System.nanoTime()).fetchPublishMessageQueues(topic).size() == 4;
+        }, () -> "3");
     }
 }

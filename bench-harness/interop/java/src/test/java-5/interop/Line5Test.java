@@ -2,13 +2,22 @@ package interop;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.compression.CompressionType;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.sysflag.MessageSysFlag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -50,5 +59,38 @@ class Line5Test extends Interop {
             return received.texts().contains("b");
         }, received::count);
         assertEquals(List.of(), received.textsStarting("none"));
+    }
+
+    /** Single sends that the client gathers into batches by itself: each has its own answer and its own offset. */
+    @Test
+    void autoBatchedSends() throws Exception {
+        producerFor(topic, 1);
+        DefaultMQProducer producer = clients.unstartedProducer(name + "auto");
+        producer.setAutoBatch(true);
+        producer.batchMaxDelayMs(50);
+        producer.start();
+        List<Long> offsets = Collections.synchronizedList(new ArrayList<>());
+        CountDownLatch answered = new CountDownLatch(50);
+        for (String text : numbered("m", 50)) {
+            producer.send(message(topic, "TagA", text), queue(topic, 0), new SendCallback() {
+                @Override
+                public void onSuccess(SendResult result) {
+                    offsets.add(result.getQueueOffset());
+                    answered.countDown();
+                }
+
+                @Override
+                public void onException(Throwable e) {
+                    answered.countDown();
+                }
+            });
+            LockSupport.parkNanos(2_000_000);
+        }
+        assertTrue(answered.await(30, TimeUnit.SECONDS));
+        List<MessageExt> stored = pullAll(clients.pull(group), queue(topic, 0), 50);
+        assertEquals(numbered("m", 50), texts(stored));
+        long requests = stored.stream().map(MessageExt::getBornTimestamp).distinct().count(); // a batch has one time, and they were sent 2 ms apart
+        assertTrue(requests < 25, requests + " requests");
+        assertEquals(stored.stream().map(MessageExt::getQueueOffset).toList(), offsets.stream().sorted().toList());
     }
 }
