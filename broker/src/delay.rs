@@ -590,7 +590,8 @@ mod tests {
     fn fate(stored_under: &str, properties: &str) -> Result<u32, &'static str> {
         let bytes = testing::record(stored_under, properties);
         let Ok(Found::Record(record)) = record::parse(&bytes, true) else { panic!("just encoded") };
-        destination(&record, names::SCHEDULE_TOPIC, |name| (name != "gone").then(|| topic(4, 4))).map(|(_, queue)| queue)
+        destination(&record, names::SCHEDULE_TOPIC, |name| (name != "gone").then(|| topic(4, 4)))
+            .map(|(_, queue)| queue)
     }
 
     /// Known fault D04: none of these may stop a level.

@@ -159,7 +159,10 @@ impl<'s> Batch<'s> {
         if record.queue_offset < enqueued_to && slot_then(out_ms, stored_ms, window_ms) < done_ms {
             return; // delivered by the master whose slave this was
         }
-        let (slot_ms, rolls) = slot_for(out_ms, self.write_ms, timers.read_ms.get(), window_ms);
+        // Where the clock was set back and no sweep came since, slots before the read time are to be read again.
+        let passed_ms = floor_ms(self.shard.now_ms(), precision_ms).saturating_add(precision_ms);
+        let read_ms = timers.read_ms.get().min(passed_ms);
+        let (slot_ms, rolls) = slot_for(out_ms, self.write_ms, read_ms, window_ms);
         let Ok(delay_ms) = i32::try_from(slot_ms - self.write_ms) else {
             return note_skip(self.shard, entry.phy, "its time is too far away");
         };

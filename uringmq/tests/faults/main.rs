@@ -4,6 +4,7 @@
 //!
 //! [`Server::check_healthy`]: common::Server::check_healthy
 mod admin;
+mod clock;
 #[path = "../common/mod.rs"]
 mod common;
 mod durability;

@@ -173,6 +173,33 @@ fn f05_a_topic_made_anew_begins_at_0() {
     server.check_healthy("F05");
 }
 
+/// The same where the table of topics was lost, or is another's: the offsets of a topic that nobody knows are not those of the next one of
+/// its name.
+#[test]
+fn f05_offsets_of_an_unknown_topic_go_when_it_is_made() {
+    let mut server = Server::start("faults-offsets-ghost", "shards=3\nflushConsumerOffsetInterval=100");
+    let mut client = server.client();
+    client.create_topic("Known", 1);
+    create_group(&mut client, "f05");
+    assert_eq!(client.commit("f05", "Known", 0, 7).code, 0);
+    assert!(server.stop().success());
+    let table = server.store().join("config/consumerOffset.json");
+    let text = std::fs::read_to_string(&table).expect("the offsets");
+    assert!(text.contains("\"Known@f05\""), "{text}");
+    std::fs::write(&table, text.replace("\"Known@f05\"", "\"Ghost@f05\"")).expect("written");
+    server.start_again();
+    let mut client = server.client();
+    client.create_topic("Ghost", 1);
+    assert_eq!(client.committed("f05", "Ghost", 0), None);
+    client.send_many("Ghost", 0, "", 3);
+    client.pull_all("Ghost", 0, 0, 3);
+    assert!(lags(&mut client, "f05", "Ghost").iter().all(|lag| (0..=3).contains(lag)));
+    assert!(server.stop().success());
+    server.start_again();
+    assert_eq!(server.client().committed("f05", "Ghost", 0), Some(0), "none is stored: the queue begins at 0");
+    server.check_healthy("F05");
+}
+
 const START_MODES: [&str; 3] = ["CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP"];
 
 /// As in Java, whose clients depend on it: 0 as long as the first message is there, whatever the start mode; else nothing is known.
