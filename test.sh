@@ -227,8 +227,8 @@ run_stage() {
   esac
 }
 
-CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3 pairs migration two-masters dledger controller storm)
-LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 storm-10 cluster cluster-30 differential big)
+CI_STAGES=(tools format clippy tree unit campaign build kill kill-sync chaos stores interop interop-1 interop-3 pairs migration two-masters dledger controller cluster storm)
+LONG_STAGES=(campaign-30 kill-20 kill-sync-20 chaos-200 storm-10 cluster-30 differential big)
 
 case ${1:-} in
   '') STAGES=("${CI_STAGES[@]}") ;;

@@ -17,7 +17,7 @@ use hashbrown::HashMap;
 use payload::Payloads;
 use server::{Health, LinkError, News, Server};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -121,6 +121,11 @@ impl Registration {
 
     /// Where the master of that name is, as a NameServer said in the last few seconds. `None` when none answers, or knows it.
     pub async fn master_of(&self, broker: &str) -> Option<String> {
+        self.replicas_of(broker).await?.remove(&0)
+    }
+
+    /// The brokers of one name by their numbers, as `master_of`.
+    pub async fn replicas_of(&self, broker: &str) -> Option<BTreeMap<i64, String>> {
         let fresh = self.cluster.borrow().as_ref().is_some_and(|(at, _)| at.elapsed() < CLUSTER_LIFE);
         if !fresh {
             let answer = self.ask(request::GET_BROKER_CLUSTER_INFO, &[]).await?;
@@ -129,7 +134,8 @@ impl Registration {
         }
         let cluster = self.cluster.borrow();
         let (_, cluster) = cluster.as_ref()?;
-        cluster.broker_addr_table.get(broker)?.broker_addrs.get(&0).cloned()
+        let replicas = &cluster.broker_addr_table.get(broker)?.broker_addrs;
+        Some(replicas.iter().map(|(id, addr)| (*id, addr.clone())).collect())
     }
 
     /// The route of a topic as a NameServer knows it, at most 30 s old. `None` when none answers, or it has no such route.

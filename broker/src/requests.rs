@@ -130,8 +130,8 @@ requests! {
     QUERY_ASSIGNMENT         => Control, Light, task, h::balance::query_assignment;
     SET_MESSAGE_REQUEST_MODE => Control, Light, task, h::balance::set_request_mode;
     GET_ALL_MESSAGE_REQUEST_MODE => Control, Light, sync, h::balance::all_request_modes;
-    LOCK_BATCH_MQ            => Control, Light, sync, h::lock::lock_batch;
-    UNLOCK_BATCH_MQ          => Control, Light, sync, h::lock::unlock_batch;
+    LOCK_BATCH_MQ            => Control, Light, task, h::lock::lock_batch;
+    UNLOCK_BATCH_MQ          => Control, Light, task, h::lock::unlock_batch;
     UPDATE_AND_CREATE_TOPIC  => Control, Light, task, h::topic::create_topic;
     UPDATE_AND_CREATE_TOPIC_LIST => Control, Light, task, h::topic::create_topics;
     UPDATE_AND_CREATE_STATIC_TOPIC => Control, Light, task, h::static_topic::create;

@@ -330,7 +330,6 @@ pub const ACCEPTED: &[(&str, &str)] = &[
     ("timerWheelSnapshotFlush", "false"),
     ("timerWheelSnapshotIntervalMs", "10000"),
     ("topicQueueLockNum", "32"),
-    ("totalReplicas", "1"),
     ("transRocksDBEnable", "false"),
     ("transWriteOriginTransHalfEnable", "true"),
     ("transactionCheckRocksdbCoreThreads", "2"),

@@ -113,7 +113,9 @@ config_keys! {
     "startAcceptSendRequestTimeStamp" => accept_sends_from_ms: i64 = 0, AtOnce;
     /// Bytes of UTF-8.
     "maxTopicLength" => topic_bytes_max: usize = 127, AtOnce;
+    /// A queue is locked when most of `totalReplicas` brokers of this name say so.
     "lockInStrictMode" => lock_in_strict_mode: bool = false, AtOnce;
+    "totalReplicas" => total_replicas: usize = 1, AtOnce;
     "recallMessageEnable" => recall_message: bool = false, AtOnce;
     "enablePropertyFilter" => property_filter: bool = false, AtOnce;
     "filterSupportRetry" => filter_supports_retry: bool = false, AtOnce;

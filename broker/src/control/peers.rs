@@ -1,4 +1,4 @@
-//! Other brokers of the cluster: what of a static topic's logical queue is theirs is asked of them. Part of the control role, which knows the
+//! Other brokers of the cluster: what of a static topic's logical queue is theirs is asked of them, and in strict mode whether a queue is locked. Part of the control role, which knows the
 //! NameServers. Source: behaviour sheet 11.2; checked against Apache's broker 5.5.0 (`RpcClientImpl`, `ClientMetadata`).
 use crate::config::HostPort;
 use crate::registration::resolve::resolve;
@@ -50,10 +50,24 @@ impl Peers {
     ) -> Result<OwnedCommand, PeerError> {
         let addr = shard.control().registration.master_of(broker).await;
         let addr = addr.ok_or_else(|| PeerError::Unknown(broker.to_owned()))?;
-        let failed = |source| PeerError::Call { broker: broker.to_owned(), source };
-        let conn = self.connect(broker, &addr, timeout).await?;
         let ext: Vec<(&str, Value<'_>)> = ext.iter().map(|(name, value)| (&**name, Value::from(&**value))).collect();
-        conn.call(code, &ext, &[], timeout).await.map_err(failed)
+        self.call(broker, &addr, (code, &ext, &[]), timeout).await
+    }
+
+    /// Asks the one at `addr`; `broker` is for errors.
+    ///
+    /// # Errors
+    /// It cannot be reached within `timeout`, or does not answer within it.
+    pub async fn call(
+        &self,
+        broker: &str,
+        addr: &str,
+        (code, ext, body): (i32, &[(&str, Value<'_>)], &[u8]),
+        timeout: Duration,
+    ) -> Result<OwnedCommand, PeerError> {
+        let conn = self.connect(broker, addr, timeout).await?;
+        let failed = |source| PeerError::Call { broker: broker.to_owned(), source };
+        conn.call(code, ext, body, timeout).await.map_err(failed)
     }
 
     async fn connect(&self, broker: &str, addr: &str, timeout: Duration) -> Result<Rc<Conn>, PeerError> {

@@ -307,6 +307,47 @@ fn a_new_topic_a_changed_one_and_a_mapping_are_at_the_slave_at_once() {
     assert!(text.contains("\"epoch\":7"), "{text}");
 }
 
+/// 41 or 42 for a consumer group; the numbers of the queues that are locked.
+fn lock(client: &mut Client, code: i32, who: &str, queues: &[i32], only_here: bool) -> Vec<i32> {
+    let set: Vec<String> =
+        queues.iter().map(|q| format!(r#"{{"brokerName":"pair","queueId":{q},"topic":"{TOPIC}"}}"#)).collect();
+    let body = format!(
+        r#"{{"clientId":"{who}","consumerGroup":"orderly","mqSet":[{}],"onlyThisBroker":{only_here}}}"#,
+        set.join(",")
+    );
+    let answer = String::from_utf8(client.ok(code, &[], body.as_bytes()).body).expect("JSON");
+    let mut locked: Vec<i32> = (0..10)
+        .filter(|queue| {
+            answer.contains(&format!("\"queueId\":{queue},")) || answer.contains(&format!("\"queueId\":{queue}}}"))
+        })
+        .collect();
+    locked.sort_unstable();
+    locked
+}
+
+/// In strict mode a queue is locked when most of the replicas say so, and unlocked at all of them.
+#[test]
+fn in_strict_mode_replicas_lock_together() {
+    const LOCK: i32 = 41;
+    const UNLOCK: i32 = 42;
+    let mut pair = Pair::new("replication-strict-locks", "lockInStrictMode=true\ntotalReplicas=2", WAITING);
+    pair.master.start();
+    pair.slave.start();
+    let (mut master, mut slave) = (pair.master.client(), pair.slave.client());
+    assert_eq!(lock(&mut slave, LOCK, "a", &[0], true), [0]);
+    // As soon as the NameServer knows both.
+    until("a lock of both", || (lock(&mut master, LOCK, "b", &[0, 1], false) == [1]).then_some(()));
+    assert_eq!(lock(&mut slave, LOCK, "a", &[1], true), [0; 0], "it is b's there, too");
+    lock(&mut master, UNLOCK, "b", &[0, 1], false);
+    assert_eq!(lock(&mut slave, LOCK, "a", &[1], true), [1], "b has given it up there, too");
+    // Half is not more than half.
+    pair.slave.kill();
+    assert_eq!(lock(&mut master, LOCK, "b", &[2], false), [0; 0]);
+    assert_eq!(lock(&mut master, LOCK, "b", &[3], true), [3], "asked of this one alone");
+    master.ok(25, &[], b"lockInStrictMode=false\n");
+    assert_eq!(lock(&mut master, LOCK, "b", &[2], false), [2]);
+}
+
 /// How far the timers are: the next entry of their queue, their own and the master's.
 fn timers_at(client: &mut Client) -> Option<(i64, i64)> {
     let answer = client.call(60, &[], b"");
