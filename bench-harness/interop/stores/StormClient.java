@@ -96,6 +96,9 @@ public final class StormClient {
                 SendResult sent = send(producer, kind, n);
                 if (sent.getSendStatus() == SendStatus.SEND_OK) {
                     note("ack " + kind + " " + n);
+                    if (kind == Storm.Kind.TRANSACTION && isToldAtOnce(n)) {
+                        noteFate("told", n);
+                    }
                 }
             } catch (Exception e) { // whatever became of it, the judge takes both
                 LockSupport.parkNanos(50_000_000);
@@ -133,16 +136,27 @@ public final class StormClient {
         return Storm.isCommitted(n) ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.ROLLBACK_MESSAGE;
     }
 
+    private void noteFate(String what, int n) {
+        note(what + " " + Storm.Kind.TRANSACTION + " " + n + " " + System.currentTimeMillis());
+    }
+
+    private static boolean isToldAtOnce(int n) {
+        return n / Storm.Kind.values().length % 3 == 0;
+    }
+
     /** A third is told at once, two thirds by checks. */
-    private static final class Fates implements TransactionListener {
+    private final class Fates implements TransactionListener {
         @Override
         public LocalTransactionState executeLocalTransaction(Message message, Object n) {
-            return (int) n / Storm.Kind.values().length % 3 == 0 ? fate((int) n) : LocalTransactionState.UNKNOW;
+            return isToldAtOnce((int) n) ? fate((int) n) : LocalTransactionState.UNKNOW;
         }
 
         @Override
         public LocalTransactionState checkLocalTransaction(MessageExt message) {
-            return fate(number(message));
+            int n = number(message);
+            noteFate("asked", n);
+            noteFate("told", n);
+            return fate(n);
         }
     }
 
