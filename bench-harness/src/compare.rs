@@ -247,6 +247,9 @@ impl Bench<'_> {
         for sends in loads::SENDS.iter().filter(|s| s.flush == flush && self.args.loads.contains(&s.key)) {
             self.sends(sends, server.pid())?;
         }
+        if all_kinds && self.wants("transactions") && self.side.fills() {
+            self.transactions()?;
+        }
         if all_kinds && self.wants("e2e") {
             self.e2e()?;
         }
@@ -322,6 +325,15 @@ impl Bench<'_> {
         Ok(())
     }
 
+    fn transactions(&mut self) -> Result<(), BenchError> {
+        let what = ["send", "--topic", "transactions", "--conns", "8", "--inflight", "32", "--transactional"];
+        let figures = self.bench_figures(&what, &["msg_per_s", "p999_ms"])?;
+        for (row, figure) in loads::TRANSACTIONS.into_iter().zip(figures) {
+            self.note(row, figure);
+        }
+        Ok(())
+    }
+
     fn e2e(&mut self) -> Result<(), BenchError> {
         if self.side.is_ours() {
             stages(self.args)?;
@@ -351,8 +363,12 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// A load by our own generator, in a process of its own; gives a figure of its one round.
     fn bench(&self, what: &[&str], figure: &str) -> Result<f64, BenchError> {
+        Ok(self.bench_figures(what, &[figure])?[0])
+    }
+
+    /// A load by our own generator, in a process of its own; gives figures of its one round.
+    fn bench_figures(&self, what: &[&str], figures: &[&str]) -> Result<Vec<f64>, BenchError> {
         let broker = broker(self.args).to_string();
         let output = Command::new(sides::binary(self.args)?)
             .arg("bench")
@@ -362,7 +378,9 @@ impl Bench<'_> {
             .map_err(BenchError::io("running our own bench"))?;
         let said = String::from_utf8_lossy(&output.stdout);
         let line: Option<serde_json::Value> = said.lines().next().and_then(|line| serde_json::from_str(line).ok());
-        let found = line.and_then(|line| line[figure].as_f64()).filter(|_| output.status.success());
+        let found =
+            line.and_then(|line| figures.iter().map(|figure| line[*figure].as_f64()).collect::<Option<Vec<_>>>());
+        let found = found.filter(|_| output.status.success());
         found.ok_or_else(|| {
             let errors = String::from_utf8_lossy(&output.stderr);
             BenchError::Process(format!("bench {}: {said}{errors}", what.join(" ")))

@@ -367,6 +367,9 @@ pub(super) const TOPICS: [(u32, [Row; 2]); 2] = [
 ];
 /// Bytes of a group of ours in the load `sync-8x32`: what fio writes before each of its syncs.
 pub(super) const GROUP: Row = row("sync flush, 8 x 32, bytes a sync", Kilobytes, Nothing);
+/// By our own generator: a half message, and when that is acknowledged its commit; latency until both are answered.
+pub(super) const TRANSACTIONS: [Row; 2] =
+    [row("transactional sends, 8 x 32", MsgPerS, Nothing), row("transactional sends, 8 x 32", P999, Nothing)];
 pub(super) const DRAIN: Row = row("drain, 8 connections", MsgPerS, Times(2.0));
 pub(super) const E2E: Row = row("end to end at 10 k msg/s, long poll", P999, Part(10.0));
 /// A batch readable -> the pulls held for it answered, under the load above; only ours tells it.
@@ -395,8 +398,20 @@ pub(super) const START_QUEUES: [Row; 2] = [
 ];
 
 /// What `--loads` may name.
-pub(super) const OTHERS: &[&str] =
-    &["one-spin", "topics", "drain", "e2e", "cold", "first", "idle", "memory", "start", "start-large", "start-queues"];
+pub(super) const OTHERS: &[&str] = &[
+    "one-spin",
+    "topics",
+    "transactions",
+    "drain",
+    "e2e",
+    "cold",
+    "first",
+    "idle",
+    "memory",
+    "start",
+    "start-large",
+    "start-queues",
+];
 
 /// What a round of a side is made of, each with servers of its own.
 #[derive(Clone, Copy, Debug)]
@@ -419,6 +434,7 @@ pub(super) fn rows() -> Vec<Row> {
     sends
         .chain([GROUP])
         .chain(TOPICS.into_iter().flat_map(|(_, rows)| rows))
+        .chain(TRANSACTIONS)
         .chain([DRAIN, E2E, WAKE])
         .chain(COLD)
         .chain(pairs)
