@@ -110,9 +110,10 @@ impl Load {
 
     /// When a message that is made now and waits so long is due: nanoseconds since sending started, and ms of the wall clock.
     fn due(&self, delay_ms: u32) -> (u64, u64) {
+        let now = self.now(); // before the wall clock: where this thread stands still in between, nothing seems early
         let wall_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         let deliver_ms = wall_ns / 1_000_000 + u64::from(delay_ms);
-        ((self.now() + deliver_ms * 1_000_000).saturating_sub(wall_ns), deliver_ms)
+        ((now + deliver_ms * 1_000_000).saturating_sub(wall_ns), deliver_ms)
     }
 
     /// Whether a moment belongs to the measured part.
