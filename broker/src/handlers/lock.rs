@@ -25,7 +25,7 @@ pub async fn lock_batch(shard: &Rc<Shard>, req: &Request<'_>) -> Result<Response
     let quorum = shard.config().total_replicas / 2 + 1;
     if is_strict(shard, &ask) && quorum > 1 {
         let answers = of_replicas(shard, request::LOCK_BATCH_MQ, ask).await;
-        let theirs: Vec<Vec<MessageQueue>> = answers.iter().map(|answer| locked_of(answer)).collect();
+        let theirs: Vec<Vec<MessageQueue>> = answers.iter().map(locked_of).collect();
         locked.retain(|queue| 1 + theirs.iter().filter(|set| set.contains(queue)).count() >= quorum);
     }
     Ok(Response::ok().body(fastjson::to_vec(&LockBatchResponse { lock_ok_mq_set: locked })))
