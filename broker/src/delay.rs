@@ -1,6 +1,6 @@
 //! The delay levels: messages that wait in the schedule topic, one queue a level, are stored again under their real topic when they
-//! are due. Runs on shard 0 of a master, one task a level; the entries come from the queues' owners in batches, the copies go to the
-//! writer like any message. Source: behaviour sheet 7.1, store-format sheet 9; known faults D03, D04, S11.
+//! are due. Runs on shard 0 of a master or an acting slave, one task a level; the entries come from the queues' owners in batches, the
+//! copies go to the writer like any message, an acting slave's to another master. Source: behaviour sheet 7.1, store-format sheet 9; known faults D03, D04, S11.
 //!
 //! Nothing stops a level: an entry that cannot become a message is stepped over and counted, a copy that cannot be stored now is
 //! tried again. A level's offset moves over what is done, so a stop repeats at most one batch.
@@ -8,6 +8,7 @@
 //! A level that was read to its end cannot have anything due before its delay has passed, so an empty queue is looked at rarely and a
 //! waiting head is waited for to the millisecond.
 use crate::control::persist::{self, Watch};
+use crate::escape::{self, EscapeError};
 use crate::handlers::offset::stopping;
 use crate::placement::ShardId;
 use crate::shard::Shard;
@@ -24,6 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
+use thiserror::Error;
 use tracing::{error, info, warn};
 use uringmq_proto::body::offset::DelayOffsetTable;
 use uringmq_proto::body::topic::DataVersion;
@@ -41,11 +43,15 @@ use uringmq_store::json_table;
 const FETCH_ENTRIES: usize = 256;
 /// Copies under way at a time, per level; the bytes are counted without the first one.
 const BATCH_ENTRIES: usize = 128;
+/// An acting slave's messages on their way to another master, per level.
+const ESCAPES: usize = 16;
 const BATCH_BYTES: usize = 1 << 20;
 /// A waiting head is compared with the clock this often, should the clock be set.
 const CLOCK_CHECK_MS: i64 = 100;
 /// How often the end of a queue is looked at: half the level's delay, within these.
 const IDLE_MS: std::ops::RangeInclusive<i64> = 100..=1000;
+/// How often a slave looks whether it acts as master.
+const OFF_DUTY_MS: i64 = 200;
 /// Pause before what failed is tried again; doubles up to the last.
 const RETRY_MS: std::ops::RangeInclusive<u64> = 100..=10_000;
 /// A repeated warning of a level is logged once in so long, with its count.
@@ -161,6 +167,10 @@ pub async fn start(shard: &Rc<Shard>) -> Result<(), StoreError> {
     let parse = |text: &[u8]| fastjson::from_slice::<DelayOffsetTable>(text).map_err(|e| e.to_string());
     let stored = persist::read(&shard.io, &config, FILE, parse).await?.unwrap_or_default();
     shard.delay.watch.note(shard, FILE).await;
+    let handed_over = match config.broker_id == 0 && config.slave_acting_master && !config.controller_mode {
+        true => escape::handed_over(shard).await,
+        false => Default::default(),
+    };
     let mut levels = Vec::with_capacity(config.delay_levels.ms.len());
     for level in 1..=config.delay_levels.ms.len() {
         let (min, max) = match queue_of(shard, level) {
@@ -170,8 +180,17 @@ pub async fn start(shard: &Rc<Shard>) -> Result<(), StoreError> {
             }
             None => (0, 0),
         };
-        let found = stored.offset_table.get(&(level as i32)).copied();
-        let offset = clamp(found, min, max);
+        let (number, own) = (level as i32, &stored.offset_table);
+        let found = own.get(&number).copied().max(handed_over.get(&number).copied());
+        if found != own.get(&number).copied() {
+            info!(level, own = own.get(&number), used = found, "a slave went on with this delay level");
+            shard.delay.dirty.set(true);
+        }
+        // A slave's queue may begin later than its master's: what lies before is not done.
+        let offset = match shard.follows() {
+            true => found.and_then(|offset| u64::try_from(offset).ok()).unwrap_or(0),
+            false => clamp(found, min, max),
+        };
         if let Some(found) = found
             && i64::try_from(offset) != Ok(found)
         {
@@ -182,7 +201,7 @@ pub async fn start(shard: &Rc<Shard>) -> Result<(), StoreError> {
     }
     shard.delay.version.set(stored.data_version);
     *shard.delay.levels.borrow_mut() = levels;
-    if config.broker_id != 0 {
+    if config.broker_id != 0 && !escape::may_act(shard) {
         return Ok(());
     }
     for (level, delay_ms) in (1..).zip(&config.delay_levels.ms) {
@@ -279,6 +298,18 @@ impl Quiet {
     }
 }
 
+/// Why a delayed message is not where it is for; it is tried again.
+#[derive(Debug, Error)]
+enum Unstored {
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Escape(#[from] EscapeError),
+    /// What a master steps over.
+    #[error("{0}; the master is waited for")]
+    Odd(&'static str),
+}
+
 /// One level's task.
 struct Level {
     shard: Rc<Shard>,
@@ -293,6 +324,11 @@ async fn run_level(shard: Rc<Shard>, number: usize, delay_ms: i64) {
     let mut ahead: VecDeque<Entry> = VecDeque::new();
     let mut retry_ms = *RETRY_MS.start();
     while !level.shard.doors.is_closed() {
+        if !escape::on_duty(&level.shard) {
+            ahead.clear(); // the master may bring the level further
+            level.sleep(OFF_DUTY_MS).await;
+            continue;
+        }
         if ahead.is_empty() {
             match level.look().await {
                 Ok(entries) => {
@@ -312,7 +348,9 @@ async fn run_level(shard: Rc<Shard>, number: usize, delay_ms: i64) {
             0 => level.sleep(level.wait_ms(ahead.front(), now_ms)).await,
             due => {
                 let batch: Vec<Entry> = ahead.drain(..due).collect();
-                level.deliver(&batch).await;
+                if !level.deliver(&batch).await {
+                    ahead.clear();
+                }
             }
         }
     }
@@ -334,7 +372,7 @@ impl Level {
         }
     }
 
-    fn failed(&self, e: &StoreError, what: &'static str) {
+    fn failed(&self, e: &dyn std::error::Error, what: &'static str) {
         if let Some(times) = self.failures.note(self.shard.now_ms()) {
             error!(level = self.number, error = %e, times, "{what}; it is tried again");
         }
@@ -348,7 +386,8 @@ impl Level {
         }
     }
 
-    /// The next entries, due or not. Where the level's offset lies outside its queue (the log was trimmed), it is corrected.
+    /// The next entries, due or not. Where the level's offset lies outside its queue (the log was trimmed), it is corrected; a slave has
+    /// nothing to deliver then, since its master would pass over what only that has.
     async fn look(&self) -> Result<Vec<Entry>, StoreError> {
         let Some((owner, key)) = queue_of(&self.shard, self.number) else { return Ok(Vec::new()) };
         let from = self.shard.delay.offset(self.number);
@@ -356,7 +395,7 @@ impl Level {
             Err(stopping()) // the doors are closed by then
         })?;
         let corrected = from.clamp(fetched.min, fetched.max);
-        if corrected != from {
+        if corrected != from && !self.shard.follows() {
             warn!(level = self.number, from, corrected, "delay offset outside its queue was corrected");
             self.advance(corrected);
         }
@@ -369,20 +408,23 @@ impl Level {
     }
 
     /// Delivers the entries from the level's offset on, in order, and moves the offset over each once it and all before it are done.
-    /// Returns early only when the doors close.
-    async fn deliver(&self, batch: &[Entry]) {
+    /// False: the doors close, or a slave has no duties any more, before all are done.
+    async fn deliver(&self, batch: &[Entry]) -> bool {
         let first = self.shard.delay.offset(self.number);
         let mut done = vec![false; batch.len()];
         let mut retry_ms = *RETRY_MS.start();
         loop {
-            let failed = self.deliver_open(first, batch, &mut done).await;
+            let failed = match self.shard.follows() {
+                true => self.escape_open(batch, &mut done).await,
+                false => self.deliver_open(first, batch, &mut done).await,
+            };
             let finished = done.iter().take_while(|done| **done).count() as u64;
             if first + finished > self.shard.delay.offset(self.number) {
                 self.advance(first + finished);
             }
-            let Some(e) = failed else { return };
-            if self.shard.doors.is_closed() {
-                return;
+            let Some(e) = failed else { return true };
+            if self.shard.doors.is_closed() || !escape::on_duty(&self.shard) {
+                return false;
             }
             self.failed(&e, "delayed messages could not be stored");
             self.sleep(retry_ms as i64).await;
@@ -392,7 +434,7 @@ impl Level {
 
     /// One try of those that are not done: reads them, then hands their copies to the writer in order, then waits for its word.
     /// The first error, if any.
-    async fn deliver_open(&self, first: u64, batch: &[Entry], done: &mut [bool]) -> Option<StoreError> {
+    async fn deliver_open(&self, first: u64, batch: &[Entry], done: &mut [bool]) -> Option<Unstored> {
         let open: Vec<usize> = (0..batch.len()).filter(|index| !done[*index]).collect();
         let reads = run_all(open.iter().map(|index| self.read(batch[*index])).collect()).await;
         let (mut failed, mut gathered) = (None, Vec::with_capacity(open.len()));
@@ -425,7 +467,37 @@ impl Level {
             }
             done[index] = true;
         }
+        failed.map(Unstored::Store)
+    }
+
+    /// An acting slave's try of those that are not done: sends them to another master, [`ESCAPES`] at a time. The first error, if any.
+    async fn escape_open(&self, batch: &[Entry], done: &mut [bool]) -> Option<Unstored> {
+        let open: Vec<usize> = (0..batch.len()).filter(|index| !done[*index]).collect();
+        let mut failed = None;
+        for some in open.chunks(ESCAPES) {
+            let sent = run_all(some.iter().map(|index| self.escape(batch[*index])).collect()).await;
+            for (index, sent) in some.iter().zip(sent) {
+                match sent {
+                    Ok(()) => {
+                        self.shard.delay.delivered.set(self.shard.delay.delivered.get() + 1);
+                        done[*index] = true;
+                    }
+                    Err(e) => failed = failed.or(Some(e)),
+                }
+            }
+        }
         failed
+    }
+
+    /// Sends one to another master. A slave steps over nothing: its master goes on where it stopped, and may have the record, or the topic,
+    /// that is missing here.
+    async fn escape(&self, entry: Entry) -> Result<(), Unstored> {
+        let bytes = self.read(entry).await?.map_err(Unstored::Odd)?;
+        let Ok(Found::Record(record)) = record::parse(&bytes, false) else {
+            return Err(Unstored::Odd("it leads to no record"));
+        };
+        let topic = real_topic(&record, names::SCHEDULE_TOPIC).map_err(Unstored::Odd)?;
+        Ok(escape::send(&self.shard, &record, topic).await?)
     }
 
     /// The bytes of an entry's record, or why there are none. An error is worth another try.
@@ -461,14 +533,8 @@ pub fn destination(
     waits_in: &str,
     topic: impl FnOnce(&str) -> Option<Arc<Topic>>,
 ) -> Result<(Arc<Topic>, u32), &'static str> {
-    if record.topic != waits_in {
-        return Err("its record is of another topic");
-    }
+    let name = real_topic(record, waits_in)?;
     let property = |name| message::property(record.properties, name);
-    let name = property(prop::REAL_TOPIC).ok_or("it has no REAL_TOPIC")?;
-    if names::is_send_forbidden(name) {
-        return Err("its REAL_TOPIC takes no messages");
-    }
     let queue = property(prop::REAL_QID).and_then(|queue| queue.parse::<u32>().ok());
     let queue = queue.filter(|queue| *queue <= i32::MAX as u32).ok_or("its REAL_QID is no queue")?;
     let topic = topic(name).ok_or("its REAL_TOPIC does not exist")?;
@@ -476,6 +542,18 @@ pub fn destination(
     let queues = topic.config.read_queue_nums.max(topic.config.write_queue_nums).max(1) as u32;
     let queue = if queue < queues { queue } else { queue % topic.config.read_queue_nums.max(1) as u32 };
     Ok((topic, queue))
+}
+
+/// The name of the topic that a message waiting in the topic `waits_in` is for, or why it can never be delivered.
+fn real_topic<'r>(record: &Record<'r>, waits_in: &str) -> Result<&'r str, &'static str> {
+    if record.topic != waits_in {
+        return Err("its record is of another topic");
+    }
+    let name = message::property(record.properties, prop::REAL_TOPIC).ok_or("it has no REAL_TOPIC")?;
+    match names::is_send_forbidden(name) {
+        true => Err("its REAL_TOPIC takes no messages"),
+        false => Ok(name),
+    }
 }
 
 /// Runs all futures to their end, at the same time.

@@ -3,6 +3,7 @@ pub mod config;
 pub mod control;
 pub mod delay;
 pub mod error;
+pub mod escape;
 pub mod half_message;
 pub mod handlers;
 pub mod machine;

@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
-use uringmq_proto::body::route::{ClusterInfo, TopicRouteData};
+use uringmq_proto::body::route::{BrokerMemberGroup, BrokerMemberGroupBody, ClusterInfo, TopicRouteData};
 use uringmq_proto::body::stats::KvTable;
 use uringmq_proto::body::topic::DataVersion;
 use uringmq_proto::codes::{request, response};
@@ -140,8 +140,13 @@ impl Registration {
 
     /// The route of a topic as a NameServer knows it, at most 30 s old. `None` when none answers, or it has no such route.
     pub async fn route(&self, topic: &str) -> Option<Rc<TopicRouteData>> {
+        self.route_within(topic, ROUTE_LIFE).await
+    }
+
+    /// The same, at most `life` old.
+    pub async fn route_within(&self, topic: &str, life: Duration) -> Option<Rc<TopicRouteData>> {
         if let Some((at, route)) = self.routes.borrow().get(topic)
-            && at.elapsed() < ROUTE_LIFE
+            && at.elapsed() < life
         {
             return route.clone();
         }
@@ -155,6 +160,23 @@ impl Registration {
         routes.retain(|_, (at, _)| at.elapsed() < ROUTE_LIFE);
         routes.insert(topic.to_owned(), (Instant::now(), route.clone()));
         route
+    }
+
+    /// Who of a broker name is alive, by every NameServer that answers (901).
+    pub async fn groups(&self, cluster: &str, broker: &str) -> Vec<BrokerMemberGroup> {
+        let ext = [("clusterName", Value::from(cluster)), ("brokerName", Value::from(broker))];
+        let servers = self.servers.borrow().clone();
+        let mut groups = Vec::with_capacity(servers.len());
+        for conn in servers.iter().filter_map(|server| server.open_conn()) {
+            match conn.call(request::GET_BROKER_MEMBER_GROUP, &ext, &[], ROUTE_TIMEOUT).await {
+                Ok(answer) => {
+                    let body = fastjson::from_slice::<BrokerMemberGroupBody>(&answer.body);
+                    groups.extend(body.ok().map(|body| body.broker_member_group));
+                }
+                Err(error) => debug!(namesrv = %conn.peer(), %error, "it does not say who is alive"),
+            }
+        }
+        groups
     }
 
     /// The first answer of a NameServer. One that took a registration last time is asked before one that did not; one that gives no answer

@@ -14,7 +14,7 @@ use crate::stages::Stages;
 use crate::stop_signal::{self, StopHandle};
 use crate::writer::copy::Copier;
 use crate::writer::{self, Writer, held, upkeep};
-use crate::{Index, Io, Log, LogReader, delay, half_message, machine, pop, start_checks, timer};
+use crate::{Index, Io, Log, LogReader, delay, escape, half_message, machine, pop, start_checks, timer};
 use glommio::{Latency, LocalExecutorBuilder, Placement, Shares};
 use std::cell::RefCell;
 use std::future::Future;
@@ -438,6 +438,7 @@ async fn start_shard(id: ShardId, parts: &Parts) -> Result<Rc<Shard>, String> {
         counters: shard::Counters::default(),
         stages: Stages::default(),
         delay: delay::Delay::default(),
+        escape: Default::default(),
         half_messages: half_message::HalfMessages::default(),
         timer: timer::Timers::default(),
         pop: pop::Pop::default(),
@@ -594,6 +595,9 @@ async fn open_doors(
             |s: Rc<Shard>| async move { drop(glommio::spawn_local(replication::slave::follow(s)).detach()) };
         shard.run_on(shard.ha_shard, following).await;
         glommio::spawn_local(replication::tables::follow(shard.clone())).detach();
+        if escape::may_act(shard) {
+            glommio::spawn_local(escape::follow(shard.clone())).detach();
+        }
     }
     timer::start(shard, parts.opened.end).await.map_err(|e| e.to_string())?;
     pop::revive::start(shard).await;

@@ -130,7 +130,6 @@ pub const ACCEPTED: &[(&str, &str)] = &[
     ("enablePopMetrics", "true"),
     ("enableReconnectForGoAway", "true"),
     ("enableRegisterProducer", "true"),
-    ("enableRemoteEscape", "false"),
     ("enableRemotingMetrics", "true"),
     ("enableRequestMetrics", "true"),
     ("enableRocksDBLog", "false"),

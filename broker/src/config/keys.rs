@@ -305,6 +305,8 @@ config_keys! {
     /// Registers with signs of life every `brokerHeartbeatInterval`, and as one whose smallest id takes the place of a dead master in
     /// routes (docs/replication.md).
     "enableSlaveActingMaster" => slave_acting_master: bool = false, Restart;
+    /// With it: what an acting slave delivers goes to another master of the cluster; without, it waits for the master.
+    "enableRemoteEscape" => remote_escape: bool = false, AtOnce;
     /// With it: a NameServer forgets this broker when it gave no sign for so long.
     "brokerNotActiveTimeoutMillis" => broker_not_active_ms: u64 = 10_000, Restart;
 

@@ -70,7 +70,11 @@ impl Peers {
         conn.call(code, ext, body, timeout).await.map_err(failed)
     }
 
-    async fn connect(&self, broker: &str, addr: &str, timeout: Duration) -> Result<Rc<Conn>, PeerError> {
+    /// The open connection to `addr`, made when there is none.
+    ///
+    /// # Errors
+    /// It is no address, or cannot be reached within `timeout`.
+    pub async fn connect(&self, broker: &str, addr: &str, timeout: Duration) -> Result<Rc<Conn>, PeerError> {
         self.open.borrow_mut().retain(|_, conn| conn.is_open());
         if let Some(conn) = self.open.borrow().get(addr) {
             return Ok(conn.clone());

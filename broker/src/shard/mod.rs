@@ -125,6 +125,7 @@ pub struct Shard {
     pub stages: Stages,
     /// How far the delay levels are; shard 0 only.
     pub delay: crate::delay::Delay,
+    pub escape: crate::escape::Escape,
     /// Which transactions are open; shard 0 only.
     pub half_messages: crate::half_message::HalfMessages,
     /// Messages that wait for a time of their own; shard 0 only, but for what rings it.

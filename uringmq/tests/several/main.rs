@@ -1,5 +1,6 @@
 //! Several NameServers that know nothing of each other, and several masters: whoever is dead or silent holds up nobody else, a NameServer's
 //! name may get another address, and a dead master's routes go.
+mod acting;
 #[path = "../common/mod.rs"]
 mod common;
 mod names;
