@@ -97,7 +97,7 @@ pub async fn follow(shard: Rc<Shard>) {
     while !shard.doors.is_closed() {
         let (cluster, name, id) = {
             let config = shard.config.borrow();
-            (config.cluster_name.clone(), config.broker_name.clone(), config.broker_id as i64)
+            (config.cluster_name.clone(), config.broker_name.clone(), config.broker_id)
         };
         let groups = match shard.master_is_there() {
             true => Vec::new(),
