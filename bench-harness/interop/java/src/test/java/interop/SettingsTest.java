@@ -26,21 +26,42 @@ class SettingsTest extends Interop {
         return consumer;
     }
 
+    /** Each message is refused when it comes first, and received a second later. */
+    private static MessageListenerConcurrently refusedOnce(Received received) {
+        return (batch, context) -> {
+            context.setDelayLevelWhenNextConsume(1);
+            if (batch.get(0).getReconsumeTimes() == 0) {
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+            received.add(batch);
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        };
+    }
+
+    private DefaultMQProducer producerOf(String space) throws Exception {
+        DefaultMQProducer producer = clients.unstartedProducer(name + "inside");
+        producer.setNamespace(space);
+        producer.start();
+        return producer;
+    }
+
+    private void readIn(String space, MessageListenerConcurrently listener) throws Exception {
+        DefaultMQPushConsumer reader = clients.push(group);
+        reader.setNamespace(space);
+        reader.subscribe(topic, "*");
+        reader.registerMessageListener(listener);
+        reader.start();
+    }
+
     /** Topics and groups of a namespace are {@code namespace%name} to the broker, and plain names to the client. */
     @Test
     void aNamespaceKeepsTopicsAndGroupsApart() throws Exception {
         String space = "NS_" + Long.toString(System.nanoTime(), 36);
         DefaultMQProducer plain = producerFor(topic, 1);
         awaitRoute(producerFor(space + "%" + topic, 1), space + "%" + topic, 1);
-        DefaultMQProducer inside = clients.unstartedProducer(name + "inside");
-        inside.setNamespace(space);
-        inside.start();
+        DefaultMQProducer inside = producerOf(space);
         Received within = new Received();
-        DefaultMQPushConsumer reader = clients.push(group);
-        reader.setNamespace(space);
-        reader.subscribe(topic, "*");
-        reader.registerMessageListener(within.concurrently());
-        reader.start();
+        readIn(space, within.concurrently());
         Received without = new Received();
         consumer(without).start();
         sendAll(inside, topic, "inside-", 10);
@@ -56,22 +77,9 @@ class SettingsTest extends Interop {
     void aRefusedMessageOfANamespaceComesAgain() throws Exception {
         String space = "NS_" + Long.toString(System.nanoTime(), 36);
         producerFor(space + "%" + topic, 1);
-        DefaultMQProducer inside = clients.unstartedProducer(name + "inside");
-        inside.setNamespace(space);
-        inside.start();
+        DefaultMQProducer inside = producerOf(space);
         Received again = new Received();
-        DefaultMQPushConsumer reader = clients.push(group);
-        reader.setNamespace(space);
-        reader.subscribe(topic, "*");
-        reader.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
-            context.setDelayLevelWhenNextConsume(1);
-            if (batch.get(0).getReconsumeTimes() == 0) {
-                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
-            }
-            again.add(batch);
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
-        reader.start();
+        readIn(space, refusedOnce(again));
         sendAll(inside, topic, "m", 1);
         again.assertExactly("", List.of("m0"));
         assertEquals(topic, again.all().get(0).getTopic());
@@ -88,14 +96,7 @@ class SettingsTest extends Interop {
         DefaultMQPushConsumer consumer = clients.push(group);
         consumer.setUnitMode(true);
         consumer.subscribe(topic, "*");
-        consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
-            context.setDelayLevelWhenNextConsume(1);
-            if (batch.get(0).getReconsumeTimes() == 0) {
-                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
-            }
-            received.add(batch);
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+        consumer.registerMessageListener(refusedOnce(received));
         consumer.start();
         sendAll(producer, topic, "m", 3);
         received.assertExactly("", numbered("m", 3));
