@@ -1,6 +1,7 @@
 //! The delay levels: messages that wait in the schedule topic, one queue a level, are stored again under their real topic when they
 //! are due. Runs on shard 0 of a master or an acting slave, one task a level; the entries come from the queues' owners in batches, the
-//! copies go to the writer like any message, an acting slave's to another master. Source: behaviour sheet 7.1, store-format sheet 9; known faults D03, D04, S11.
+//! copies go to the writer like any message, an acting slave's to another master. Source: behaviour sheet 7.1, store-format sheet 9; known
+//! faults D03, D04, S11.
 //!
 //! Nothing stops a level: an entry that cannot become a message is stepped over and counted, a copy that cannot be stored now is
 //! tried again. A level's offset moves over what is done, so a stop repeats at most one batch.
@@ -14,8 +15,6 @@ use crate::placement::ShardId;
 use crate::shard::Shard;
 use crate::shard::appends::{Gathered, NewMessage};
 use crate::snapshot::Topic;
-use futures_lite::future;
-use glommio::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -358,10 +357,7 @@ async fn run_level(shard: Rc<Shard>, number: usize, delay_ms: i64) {
 
 impl Level {
     async fn sleep(&self, ms: i64) {
-        let timer = async {
-            Timer::new(Duration::from_millis(ms.max(1) as u64)).await;
-        };
-        future::or(timer, self.shard.doors.closed()).await;
+        self.shard.sleep(Duration::from_millis(ms.max(1) as u64)).await;
     }
 
     /// How long nothing needs to be done.
@@ -605,6 +601,7 @@ pub fn log_totals(shard: &Shard) {
 mod tests {
     use super::*;
     use crate::testing;
+    use futures_lite::future;
     use uringmq_proto::body::topic::TopicConfig;
     use uringmq_proto::types::{PhyOffset, TopicId};
 

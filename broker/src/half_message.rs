@@ -20,7 +20,6 @@ use crate::shard::Shard;
 use crate::shard::appends::{NewMessage, Receipt};
 use crate::snapshot::Topic;
 use futures_lite::future;
-use glommio::timer::Timer;
 use halves::{Claim, Halves, State};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -171,22 +170,14 @@ fn number_of(record: &Record<'_>, name: &str) -> Option<u64> {
     message::property(record.properties, name).and_then(|text| text.parse().ok())
 }
 
-/// Not longer than until the doors close.
-async fn sleep(shard: &Shard, period: Duration) {
-    let timer = async {
-        Timer::new(period).await;
-    };
-    future::or(timer, shard.doors.closed()).await;
-}
-
 /// Writes op messages: when there is enough for one, else each `transactionOpBatchInterval`.
 async fn write_ops(shard: Rc<Shard>) {
     while !shard.doors.is_closed() {
         let period = Duration::from_millis(shard.config.borrow().transaction_op_batch_ms.max(1));
-        future::or(sleep(&shard, period), shard.half_messages.full.wait()).await;
+        future::or(shard.sleep(period), shard.half_messages.full.wait()).await;
         if let Err(e) = flush_ops(&shard).await {
             error!(error = %e, "op messages could not be stored; they are tried again");
-            sleep(&shard, RETRY).await;
+            shard.sleep(RETRY).await;
         }
     }
 }
@@ -232,7 +223,7 @@ async fn store_op(shard: &Rc<Shard>, body: &str) -> Result<u64, StoreError> {
 async fn check_periodically(shard: Rc<Shard>) {
     loop {
         let period = Duration::from_millis(shard.config.borrow().transaction_check_ms.max(1));
-        sleep(&shard, period).await;
+        shard.sleep(period).await;
         if shard.doors.is_closed() {
             return;
         }

@@ -1,5 +1,5 @@
-//! Other brokers of the cluster: what of a static topic's logical queue is theirs is asked of them, and in strict mode whether a queue is locked. Part of the control role, which knows the
-//! NameServers. Source: behaviour sheet 11.2; checked against Apache's broker 5.5.0 (`RpcClientImpl`, `ClientMetadata`).
+//! Other brokers of the cluster: what of a static topic's logical queue is theirs is asked of them, in strict mode whether a queue is
+//! locked, and what an acting slave delivers is sent to them. Part of the control role, which knows the NameServers. Source: behaviour sheet 11.2; checked against Apache's broker 5.5.0 (`RpcClientImpl`, `ClientMetadata`).
 use crate::config::HostPort;
 use crate::registration::resolve::resolve;
 use crate::shard::Shard;

@@ -4,6 +4,7 @@
 //!
 //! A slave's own log is its master's, so nothing is written here. What cannot be sent waits: the duty's progress moves over what another
 //! master has acknowledged, no further.
+use crate::replication::tables;
 use crate::shard::Shard;
 use futures_lite::future;
 use glommio::timer::Timer;
@@ -16,7 +17,6 @@ use tracing::{info, warn};
 use uringmq_proto::body::offset::DelayOffsetTable;
 use uringmq_proto::body::route::{BrokerMemberGroup, TopicRouteData};
 use uringmq_proto::codes::{request, response};
-use uringmq_proto::fastjson;
 use uringmq_proto::headers::send::SendMessage;
 use uringmq_proto::message::{self, java_hash, prop, sys_flag};
 use uringmq_proto::names::perm;
@@ -72,8 +72,6 @@ pub struct Escape {
     connecting: Turn,
     /// A target that fails is not the next try's.
     failures: Cell<usize>,
-    /// Messages that other masters acknowledged since the start.
-    pub escaped: Cell<u64>,
 }
 
 /// Whether this broker has a master's background duties: it is one, or it acts as one. On shard 0.
@@ -110,7 +108,7 @@ pub async fn follow(shard: Rc<Shard>) {
                 false => info!(broker = name, id, "this slave has no duties of a master any more"),
             }
         }
-        sleep(&shard, LOOK).await;
+        shard.sleep(LOOK).await;
     }
 }
 
@@ -118,13 +116,6 @@ pub async fn follow(shard: Rc<Shard>) {
 fn is_smallest(groups: &[BrokerMemberGroup], id: i64) -> bool {
     let smallest = |group: &BrokerMemberGroup| group.broker_addrs.0.keys().min() == Some(&id);
     !groups.is_empty() && groups.iter().all(smallest)
-}
-
-async fn sleep(shard: &Shard, time: Duration) {
-    let timer = async {
-        Timer::new(time).await;
-    };
-    future::or(timer, shard.doors.closed()).await;
 }
 
 /// Where a message of a topic may go: the queues of the masters of other names in the cluster, as the route has them.
@@ -154,10 +145,8 @@ fn pick<'t, T>(targets: &'t [T], topic: &str, store_host: &str, failures: usize)
 /// [`EscapeError`]: it is to be tried again later.
 pub async fn send(shard: &Shard, record: &Record<'_>, topic: &str) -> Result<(), EscapeError> {
     let sent = try_send(shard, record, topic).await;
-    let count = |cell: &Cell<u64>| cell.set(cell.get() + 1);
-    match &sent {
-        Ok(()) => count(&shard.escape.escaped),
-        Err(_) => shard.escape.failures.set(shard.escape.failures.get().wrapping_add(1)),
+    if sent.is_err() {
+        shard.escape.failures.set(shard.escape.failures.get().wrapping_add(1));
     }
     sent
 }
@@ -235,7 +224,7 @@ async fn ask_slaves(shard: &Rc<Shard>) -> BTreeMap<i32, i64> {
     let mut levels = BTreeMap::new();
     // No NameServer may have been reached yet.
     while control.registration.up().0 == 0 && !config.namesrv_addr.0.is_empty() && !shard.doors.is_closed() {
-        sleep(shard, Duration::from_millis(50)).await;
+        shard.sleep(Duration::from_millis(50)).await;
     }
     for group in control.registration.groups(&config.cluster_name, &config.broker_name).await {
         for (id, addr) in group.broker_addrs.0.iter().filter(|(id, _)| **id > 0) {
@@ -255,11 +244,7 @@ async fn ask_slaves(shard: &Rc<Shard>) -> BTreeMap<i32, i64> {
 
 async fn ask_slave(shard: &Rc<Shard>, addr: &str) -> Result<DelayOffsetTable, String> {
     let conn = shard.control().peers.connect("slave", addr, TIMEOUT).await.map_err(|e| e.to_string())?;
-    let answer = conn.call(request::GET_ALL_DELAY_OFFSET, &[], &[], TIMEOUT).await.map_err(|e| e.to_string())?;
-    if answer.code != response::SUCCESS {
-        return Err(format!("answered {}", answer.code));
-    }
-    fastjson::from_slice(&answer.body).map_err(|e| e.to_string())
+    tables::ask(&conn, request::GET_ALL_DELAY_OFFSET, &[]).await.map_err(|e| e.to_string())
 }
 
 #[cfg(test)]

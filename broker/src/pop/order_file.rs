@@ -2,8 +2,6 @@
 use crate::control::persist;
 use crate::handlers::offset::stopping;
 use crate::shard::Shard;
-use futures_lite::future;
-use glommio::timer::Timer;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,10 +67,7 @@ pub async fn save(shard: &Rc<Shard>) -> Result<(), StoreError> {
 /// Until the shard's doors close.
 pub async fn save_periodically(shard: Rc<Shard>) {
     while !shard.doors.is_closed() {
-        let timer = async {
-            Timer::new(PERIOD).await;
-        };
-        future::or(timer, shard.doors.closed()).await;
+        shard.sleep(PERIOD).await;
         if let Err(e) = save(&shard).await {
             warn!(error = %e, "ordered pops not saved; trying again");
         }

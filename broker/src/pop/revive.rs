@@ -14,8 +14,6 @@ use crate::shard::Shard;
 use crate::shard::appends::{Gathered, NewMessage};
 use crate::snapshot::Topic;
 use crate::timer;
-use futures_lite::future;
-use glommio::timer::Timer;
 use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -162,10 +160,7 @@ async fn run(shard: Rc<Shard>) {
         if let Err(e) = round(&shard, &mut followers).await {
             note_failure(&shard, &e);
         }
-        let timer = async {
-            Timer::new(ROUND).await;
-        };
-        future::or(timer, shard.doors.closed()).await;
+        shard.sleep(ROUND).await;
     }
 }
 

@@ -192,7 +192,8 @@ pub async fn call(conn: &Conn, code: i32, ext: &[(&str, Value<'_>)]) -> Result<O
     }
 }
 
-async fn ask<T: DeserializeOwned>(conn: &Conn, code: i32, ext: &[(&str, Value<'_>)]) -> Result<T, SyncError> {
+/// The same, and what its body says.
+pub async fn ask<T: DeserializeOwned>(conn: &Conn, code: i32, ext: &[(&str, Value<'_>)]) -> Result<T, SyncError> {
     let answer = call(conn, code, ext).await?;
     fastjson::from_slice(&answer.body).map_err(|e| SyncError::Body { code, why: e.to_string() })
 }

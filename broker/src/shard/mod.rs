@@ -21,12 +21,15 @@ use crate::snapshot::{FilterTable, GroupTable, Topic, TopicTable};
 use crate::stages::{Stage, Stages};
 use crate::writer::Writer;
 use crate::{Index, Io, LogReader};
+use futures_lite::future;
+use glommio::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use uringmq_proto::command::Response;
 use uringmq_proto::types::{PhyOffset, QueueKey};
 use uringmq_remoting::connection::Conns;
@@ -168,6 +171,13 @@ impl Shard {
     /// A slave's master feeds it just now.
     pub fn master_is_there(&self) -> bool {
         self.marks.following.load(Ordering::Relaxed) != 0
+    }
+    /// Waits for so long, not longer than until the doors close.
+    pub async fn sleep(&self, time: Duration) {
+        let timer = async {
+            Timer::new(time).await;
+        };
+        future::or(timer, self.doors.closed()).await;
     }
     /// The control role; only on shard 0, where the request table sends what needs it.
     pub fn control(&self) -> &Control {

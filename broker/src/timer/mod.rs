@@ -28,7 +28,6 @@ use crate::placement::ShardId;
 use crate::shard::Shard;
 use counts::Counts;
 use futures_lite::future;
-use glommio::timer::Timer;
 use near::Near;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, HashSet};
@@ -413,10 +412,7 @@ async fn real_topic(shard: &Shard, unit: &Unit) -> Option<String> {
 
 /// Not longer than until the doors close.
 async fn sleep(shard: &Shard, ms: i64) {
-    let timer = async {
-        Timer::new(Duration::from_millis(ms.max(1) as u64)).await;
-    };
-    future::or(timer, shard.doors.closed()).await;
+    shard.sleep(Duration::from_millis(ms.max(1) as u64)).await;
 }
 
 async fn sleep_or(shard: &Shard, ms: i64, event: &Event) {

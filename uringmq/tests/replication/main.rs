@@ -316,13 +316,11 @@ fn lock(client: &mut Client, code: i32, who: &str, queues: &[i32], only_here: bo
         set.join(",")
     );
     let answer = String::from_utf8(client.ok(code, &[], body.as_bytes()).body).expect("JSON");
-    let mut locked: Vec<i32> = (0..10)
+    (0..10)
         .filter(|queue| {
             answer.contains(&format!("\"queueId\":{queue},")) || answer.contains(&format!("\"queueId\":{queue}}}"))
         })
-        .collect();
-    locked.sort_unstable();
-    locked
+        .collect()
 }
 
 /// In strict mode a queue is locked when most of the replicas say so, and unlocked at all of them.
